@@ -1,0 +1,24 @@
+//! The graph of eglu: dtypes, symbolic dims, the op table, type inference, the reference evaluator and the importers.
+//!
+//! A [`Graph`] holds immutable dense values. Views are ops that cost nothing; storage strides exist only at the
+//! boundary, in weights and inputs. Every op is one row of one table ([`ops`]).
+
+pub mod dim;
+pub mod dtype;
+pub mod graph;
+pub mod ops;
+pub mod profile;
+pub mod program;
+pub mod scalar;
+pub mod tensor;
+pub mod types;
+
+pub use dim::{Bindings, Dim, Shape, SymbolRange};
+pub use dtype::DType;
+pub use graph::{Graph, GraphError, Node, NodeId, NodeKind, Operand, Output, OutputKind, Value};
+pub use ops::{Op, OpCode};
+pub use profile::DeviceProfile;
+pub use program::{Instr, Program, Ref};
+pub use scalar::Scalar;
+pub use tensor::Tensor;
+pub use types::TensorType;

@@ -1,0 +1,90 @@
+//! The fused vocabulary: gated units, routing and mixture-of-experts blocks.
+
+use super::{integer, matmul::expert_weight, pointwise::check_params, rank, same};
+use crate::{
+    DType, Dim, TensorType,
+    ops::{Args, Combine, DenseGlu, InferError, Moe, OpDef, OperandType, Route, Types, one},
+};
+
+impl OpDef for Combine {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let (y, weights) = (args.tensor(0, "y")?, args.tensor(1, "weights")?);
+        rank("y", y, 2)?;
+        rank("weights", weights, 2)?;
+        same("the number of rows and of weights", &y.shape[0], &weights.numel())?;
+        Ok(one(self.dtype, [weights.shape[0].clone(), y.shape[1].clone()]))
+    }
+}
+
+impl OpDef for DenseGlu {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let (x, gate, up) = (args.tensor(0, "x")?, args.tensor(1, "gate")?, args.tensor(3, "up")?);
+        let inner = x.shape.last().ok_or_else(|| InferError::new("x must have at least one dim"))?;
+        for (what, w, bias) in [("gate", gate, args.optional(2)), ("up", up, args.optional(4))] {
+            rank(what, w, 2)?;
+            same("inner extents", inner, &w.shape[1])?;
+            same("output extents of gate and up", &w.shape[0], &gate.shape[0])?;
+            if let Some(bias) = bias {
+                rank("bias", bias, 1)?;
+                same("extents of bias and output", &bias.shape[0], &w.shape[0])?;
+            }
+            if w.dtype != x.dtype {
+                return Err(InferError(format!("x {x} and {what} {w} must have one dtype: cast first")));
+            }
+        }
+        let dtype = gating(&self.program, x.dtype)?;
+        let mut shape = x.shape.clone();
+        if let Some(last) = shape.last_mut() {
+            *last = gate.shape[0].clone();
+        }
+        Ok(one(dtype, shape))
+    }
+}
+
+/// Checks a gating program of (gate, up) and gives the dtype it stores.
+fn gating(program: &crate::Program, dtype: DType) -> Result<DType, InferError> {
+    check_params(program, [dtype; 2].into_iter())?;
+    match program.results[..] {
+        [(_, stored)] => Ok(stored),
+        _ => Err(InferError(format!("a gating program has one result, not {}", program.results.len()))),
+    }
+}
+
+impl OpDef for Route {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let logits = Args(operands).tensor(0, "logits")?;
+        rank("logits", logits, 2)?;
+        if logits.shape[1].as_const().is_some_and(|experts| (experts as usize) < self.k) {
+            return Err(InferError(format!("k is {} but {logits} has fewer experts", self.k)));
+        }
+        let shape = [logits.shape[0].clone(), Dim::from(self.k as i64)];
+        Ok(Types::from_iter([TensorType::new(self.dtype, shape.clone()), TensorType::new(DType::I64, shape)]))
+    }
+}
+
+impl OpDef for Moe {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let x = args.tensor(0, "x")?;
+        let (gate, up, down) = (args.tensor(1, "gate")?, args.tensor(3, "up")?, args.tensor(5, "down")?);
+        let (ids, weights) = (args.tensor(7, "ids")?, args.tensor(8, "weights")?);
+        rank("x", x, 2)?;
+        rank("ids", ids, 2)?;
+        integer("ids", ids)?;
+        expert_weight("gate", gate, args.optional(2), &x.shape[1])?;
+        expert_weight("up", up, args.optional(4), &x.shape[1])?;
+        expert_weight("down", down, args.optional(6), &gate.shape[1])?;
+        same("output extents of gate and up", &gate.shape[1], &up.shape[1])?;
+        for (what, w) in [("up", up), ("down", down)] {
+            same(&format!("the number of experts of gate and {what}"), &gate.shape[0], &w.shape[0])?;
+        }
+        if ids.shape != weights.shape {
+            return Err(InferError(format!("ids {ids} and weights {weights} must have one shape")));
+        }
+        same("the number of tokens and of id rows", &x.shape[0], &ids.shape[0])?;
+        gating(&self.program, x.dtype)?;
+        Ok(one(self.dtype, [x.shape[0].clone(), down.shape[1].clone()]))
+    }
+}

@@ -1,0 +1,92 @@
+//! Reductions, scans and row norms.
+
+use super::{broadcast, check_axis, pointwise::check_params, same};
+use crate::{
+    DType, Dim, Shape, TensorType,
+    dtype::Category,
+    ops::{Args, Axes, Cumsum, InferError, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax, Types, one},
+};
+
+/// The shape left when `dims` are reduced.
+pub fn reduced(shape: &[Dim], dims: &Axes, keepdim: bool) -> Shape {
+    let kept = |i: usize| (!dims.contains(&i)).then(|| shape[i].clone());
+    (0..shape.len()).filter_map(|i| kept(i).or(keepdim.then_some(Dim::from(1)))).collect()
+}
+
+impl OpDef for Reduce {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let x = Args(operands).tensor(0, "x")?;
+        for &dim in &self.dims {
+            check_axis(dim, x)?;
+        }
+        let empty = self.dims.iter().any(|&dim| x.shape[dim].is(0));
+        let has_identity =
+            matches!(self.kind, ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean | ReduceKind::Any | ReduceKind::All);
+        if empty && !has_identity {
+            return Err(InferError(format!("{:?} of no elements has no value ({x}, dims {:?})", self.kind, self.dims)));
+        }
+        if self.kind == ReduceKind::Mean && self.dtype.category() < Category::Float {
+            return Err(InferError(format!("mean needs a float or complex dtype, not {}: cast first", self.dtype)));
+        }
+        Ok(one(self.dtype, reduced(&x.shape, &self.dims, self.keepdim)))
+    }
+}
+
+impl OpDef for MapReduce {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let types: Vec<&TensorType> = (0..operands.len()).map(|i| args.tensor(i, "x")).collect::<Result<_, _>>()?;
+        let read = self.prologue.params.len();
+        if types.len() < read {
+            return Err(InferError(format!("its prologue takes {read} operands, {} given", types.len())));
+        }
+        let (inputs, captures) = types.split_at(read);
+        check_params(&self.prologue, inputs.iter().map(|ty| ty.dtype))?;
+        if self.prologue.results.len() != self.kinds.len() {
+            return Err(InferError(format!("{} values for {} reductions", self.prologue.results.len(), self.kinds.len())));
+        }
+        let full = inputs.iter().try_fold(Shape::new(), |shape, ty| broadcast(&shape, &ty.shape))?;
+        let values = self.epilogue.params.iter().take(self.kinds.len()).copied();
+        check_params(&self.epilogue, values.chain(captures.iter().map(|ty| ty.dtype)).collect::<Vec<DType>>().into_iter())?;
+        let kept = reduced(&full, &self.dims, true);
+        for capture in captures {
+            if broadcast(&kept, &capture.shape)? != kept {
+                return Err(InferError(format!("the capture {capture} does not broadcast to {kept:?}")));
+            }
+        }
+        let shape = reduced(&full, &self.dims, self.keepdim);
+        Ok(self.epilogue.results.iter().map(|&(_, dtype)| TensorType { dtype, shape: shape.clone() }).collect())
+    }
+}
+
+impl OpDef for Cumsum {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let x = Args(operands).tensor(0, "x")?;
+        check_axis(self.dim, x)?;
+        Ok(one(self.dtype, x.shape.clone()))
+    }
+}
+
+impl OpDef for Softmax {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let x = Args(operands).tensor(0, "x")?;
+        check_axis(self.dim, x)?;
+        if !self.dtype.is_float() {
+            return Err(InferError(format!("softmax gives a float, not {}", self.dtype)));
+        }
+        Ok(one(self.dtype, x.shape.clone()))
+    }
+}
+
+impl OpDef for RmsNorm {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let x = args.tensor(0, "x")?;
+        let last = x.shape.last().ok_or_else(|| InferError::new("x must have at least one dim"))?;
+        if let Some(weight) = args.optional(1) {
+            super::rank("weight", weight, 1)?;
+            same("extents of weight and of x's last dim", &weight.shape[0], last)?;
+        }
+        Ok(one(self.dtype, x.shape.clone()))
+    }
+}

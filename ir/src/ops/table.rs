@@ -1,0 +1,223 @@
+//! The rows of the structured ops.
+
+use super::{Attr, AttrError, Axes, Field, InferError, Lowering, OpDef, OperandType, Pointwise, Types};
+use crate::{DType, Dim, Program, Scalar, Shape};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What a reduction computes; semantics are PyTorch's function of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum ReduceKind {
+    Sum,
+    Prod,
+    Mean,
+    Amax,
+    Amin,
+    Any,
+    All,
+    Argmax,
+    Argmin,
+}
+
+/// How a router turns logits into scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouteScore {
+    /// Softmax over all experts, then top-k (Mixtral, Qwen3-MoE, OLMoE).
+    Softmax,
+    /// Top-k of the logits, then softmax over the chosen (gpt-oss, GraniteMoE).
+    TopKSoftmax,
+    /// Sigmoid of each logit, then top-k (DeepSeek-V3).
+    Sigmoid,
+}
+
+macro_rules! ops {
+    ($($(#[doc = $doc:literal])+ $name:ident $text:literal ($($operand:literal),*) $lowering:ident
+        { $($(#[doc = $field_doc:literal])* $field:ident: $ty:ty),* $(,)? };)+) => {
+        $($(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name { $($(#[doc = $field_doc])* #[allow(missing_docs)] pub $field: $ty),* })+
+
+        /// An op with its attributes: a row of the table.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Op {
+            /// An elementwise op with broadcasting and promotion.
+            Pointwise(Pointwise),
+            $($(#[doc = $doc])+ $name($name),)+
+        }
+
+        /// An op without its attributes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum OpCode { Pointwise(Pointwise), $($name,)+ }
+
+        impl Op {
+            /// The row's name in the textual form.
+            pub fn name(&self) -> &'static str {
+                self.code().name()
+            }
+
+            /// The op without attributes.
+            pub fn code(&self) -> OpCode {
+                match self { Op::Pointwise(op) => OpCode::Pointwise(*op), $(Op::$name(_) => OpCode::$name,)+ }
+            }
+
+            /// Output types for these operands.
+            pub fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+                match self { Op::Pointwise(op) => op.infer(operands), $(Op::$name(op) => op.infer(operands),)+ }
+            }
+
+            /// The row, behind its trait.
+            pub fn def(&self) -> &dyn OpDef {
+                match self { Op::Pointwise(op) => op, $(Op::$name(op) => op,)+ }
+            }
+
+            /// Attributes by name, in the order of the row.
+            pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
+                match self {
+                    Op::Pointwise(_) => Vec::new(),
+                    $(Op::$name(_op) => vec![$((stringify!($field), _op.$field.to_attr())),*],)+
+                }
+            }
+        }
+
+        impl OpCode {
+            /// All rows, the pointwise ones first.
+            pub fn all() -> impl Iterator<Item = OpCode> {
+                Pointwise::ALL.iter().map(|&op| OpCode::Pointwise(op)).chain([$(OpCode::$name,)+])
+            }
+
+            /// The row's name in the textual form.
+            pub fn name(self) -> &'static str {
+                match self { OpCode::Pointwise(op) => op.name(), $(OpCode::$name => $text,)+ }
+            }
+
+            /// One line on what it computes.
+            pub fn doc(self) -> &'static str {
+                match self { OpCode::Pointwise(op) => op.doc(), $(OpCode::$name => concat!($($doc),+).trim_ascii(),)+ }
+            }
+
+            /// How the op reaches a device.
+            pub fn lowering(self) -> Lowering {
+                match self { OpCode::Pointwise(_) => Lowering::Pointwise, $(OpCode::$name => Lowering::$lowering,)+ }
+            }
+
+            /// Names of the operands; `?` marks optional ones, `*` a list.
+            pub fn operands(self) -> &'static [&'static str] {
+                match self { OpCode::Pointwise(op) => op.operands(), $(OpCode::$name => &[$($operand),*],)+ }
+            }
+
+            /// Names of the attributes, in the order of the row.
+            pub fn fields(self) -> &'static [&'static str] {
+                match self { OpCode::Pointwise(_) => &[], $(OpCode::$name => &[$(stringify!($field)),*],)+ }
+            }
+
+            /// The op with these attributes, in the order of the row.
+            pub fn build(self, attrs: &[Attr]) -> Result<Op, AttrError> {
+                let mut _given = attrs.iter();
+                match self {
+                    OpCode::Pointwise(op) => Ok(Op::Pointwise(op)),
+                    $(OpCode::$name => Ok(Op::$name($name { $($field: {
+                        let (op, name) = ($text, stringify!($field));
+                        let attr = _given.next().ok_or(AttrError::Missing { op, name })?;
+                        <$ty>::from_attr(attr).ok_or(AttrError::Kind { op, name, want: <$ty>::KIND })?
+                    }),* })),)+
+                }
+            }
+
+            /// The row of that name.
+            pub fn from_name(name: &str) -> Result<OpCode, AttrError> {
+                OpCode::all().find(|code| code.name() == name).ok_or_else(|| AttrError::UnknownOp(name.into()))
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Op {
+                Op::$name(op)
+            }
+        })+
+    };
+}
+
+impl From<Pointwise> for Op {
+    fn from(op: Pointwise) -> Op {
+        Op::Pointwise(op)
+    }
+}
+
+ops! {
+    /// The same elements, row-major, in another shape (`view`, `reshape`, `unsqueeze`, `squeeze`, `flatten`).
+    Reshape "reshape" ("x") View { shape: Shape };
+    /// Dims in another order: output dim i is input dim `dims[i]` (`permute`, `transpose`, `t`).
+    Permute "permute" ("x") View { dims: Axes };
+    /// Broadcasting to `shape`: extents of 1 repeat, new dims go in front.
+    Expand "expand" ("x") View { shape: Shape };
+    /// Elements `start, start + step, …` before `end` of one dim; bounds lie within the extent (`slice`, `select`, `chunk`, `split`).
+    Slice "slice" ("x") View { dim: usize, start: Dim, end: Dim, step: i64 };
+
+    /// `start + step · i` for i in 0..len, 1-d (`arange`).
+    Iota "iota" () Generator { len: Dim, start: i64, step: i64, dtype: DType };
+    /// Every element `value` (`full`, `ones`, `zeros`; `empty` is filled with zeros).
+    Full "full" () Generator { shape: Shape, value: Scalar, dtype: DType };
+
+    /// Conversion to `dtype` with PyTorch's rounding, truncation and saturation (`to`, `_to_copy`).
+    Cast "cast" ("x") Pointwise { dtype: DType };
+    /// A pointwise program over broadcast operands; one output for each of its results.
+    Map "map" ("x*") Pointwise { program: Arc<Program> };
+
+    /// A reduction over `dims`; accumulates in the opmath of `dtype`.
+    Reduce "reduce" ("x") Kernel { kind: ReduceKind, dims: Axes, keepdim: bool, dtype: DType };
+    /// Reductions of one pass: `prologue` makes one value for each of `kinds`, reduced over `dims`; `epilogue` takes the reduced values
+    /// (in opmath) and then captures that broadcast against the reduced shape, dims kept. Operands: those of the prologue, then captures.
+    MapReduce "map_reduce" ("x*") Kernel { prologue: Arc<Program>, kinds: Vec<ReduceKind>, dims: Axes, keepdim: bool, epilogue: Arc<Program> };
+    /// Running sum along a dim (`cumsum`).
+    Cumsum "cumsum" ("x") Kernel { dim: usize, dtype: DType };
+    /// Softmax along a dim, or its logarithm; `dtype` is that of the result.
+    Softmax "softmax" ("x") Kernel { dim: usize, log: bool, dtype: DType };
+    /// `x / sqrt(mean(x²) + eps) · weight` over the last dim (RMSNorm, Zhang & Sennrich 2019); `dtype` is that of the result.
+    RmsNorm "rms_norm" ("x", "weight?") Kernel { eps: Scalar, dtype: DType };
+
+    /// `a[…, M, K] · b[…, K, N]`, leading dims broadcast (`matmul`, `mm`, `bmm`, `linear`).
+    MatMul "matmul" ("a", "b") Kernel {};
+    /// Rows `offs[e-1]..offs[e]` of `x[S, K]` times `w[E, K, N]`'s matrix e (`_grouped_mm`, 2-d × 3-d).
+    GroupedMm "grouped_mm" ("x", "w", "offs") Kernel {};
+    /// A matmul whose accumulators pass through `program`: `a[…, M, K]` times each of `lanes` matrices `b[…, K, N]`. The program takes the
+    /// accumulators, then captures that broadcast against `[…, M, N]`. Operands: a, the bs, captures.
+    Contract "contract" ("a", "b*", "capture*") Kernel { lanes: usize, program: Arc<Program> };
+
+    /// Elements picked by index tensors, which broadcast together; `axes` says which dims they index (`index`, `embedding`).
+    Index "index" ("x", "indices*") Kernel { axes: Axes };
+    /// `x` with the elements at the indices replaced by `values`, or summed with them (`index_put`).
+    IndexPut "index_put" ("x", "values", "indices*") Kernel { axes: Axes, accumulate: bool };
+    /// `out[i][j] = x[index[i][j]][j]` along `dim` (`gather`).
+    Gather "gather" ("x", "index") Kernel { dim: usize };
+    /// `x` with `src` added at `index` along `dim` (`scatter_add`).
+    ScatterAdd "scatter_add" ("x", "index", "src") Kernel { dim: usize };
+    /// Tensors joined along a dim (`cat`).
+    Cat "cat" ("x*") Kernel { dim: usize };
+    /// Sorted values, and where each stood (`sort`); always stable.
+    Sort "sort" ("x") Kernel { dim: usize, descending: bool };
+    /// The k largest (or smallest) values in descending (ascending) order, and where each stood (`topk`).
+    TopK "topk" ("x") Kernel { k: usize, dim: usize, largest: bool };
+    /// Counts of the values in `bins` equal intervals of [min, max]; the last includes its end (`histc`).
+    Histc "histc" ("x") Kernel { bins: usize, min: Scalar, max: Scalar };
+    /// The inverse of a 1-d permutation.
+    InversePermutation "inverse_permutation" ("perm") Kernel {};
+
+    /// Row s of `x[S, K]` times the transposed matrix `w[E, N, K]` of its expert `ids[S]`, plus that expert's bias; rows whose id is E or more give zero.
+    ExpertMatmul "expert_matmul" ("x", "w", "bias?", "ids") Kernel {};
+    /// A gated linear unit's gating: a program of (gate, up) (Shazeer 2020).
+    Glu "glu" ("gate", "up") Pointwise { program: Arc<Program> };
+    /// `out[t] = Σ_j weights[t, j] · y[t·k + j]` for `y[T·k, H]` and `weights[T, k]`.
+    Combine "combine" ("y", "weights") Kernel { dtype: DType };
+    /// `program(x·gateᵀ + gate_bias, x·upᵀ + up_bias)` for `x[…, K]`, `gate[N, K]` and `up[N, K]`.
+    DenseGlu "dense_glu" ("x", "gate", "gate_bias?", "up", "up_bias?") Kernel { program: Arc<Program> };
+    /// A router: `logits[T, E]` to `weights[T, k]` (of `dtype`) and `ids[T, k]` (i64), best expert first.
+    Route "route" ("logits") Kernel { score: RouteScore, k: usize, renormalize: bool, dtype: DType };
+    /// A mixture-of-experts block: for token t and j < k, `down(program(gate(x[t]), up(x[t])))` by the matrices of expert `ids[t, j]`, summed with
+    /// `weights[t, j]`. Shapes: x [T, H], gate and up [E, I, H], down [E, H, I], biases [E, ·], ids and weights [T, k]. Ids of E or more add nothing.
+    Moe "moe" ("x", "gate", "gate_bias?", "up", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };
+}

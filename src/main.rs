@@ -1,0 +1,2 @@
+//! eglu command
+fn main() {}

@@ -1,0 +1,1 @@
+//! Integration tests of eglu; the tests live in `tests/tests`.
