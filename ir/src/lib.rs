@@ -6,12 +6,14 @@
 pub mod dim;
 pub mod dtype;
 pub mod graph;
+pub mod import;
 pub mod ops;
 pub mod profile;
 pub mod program;
 pub mod scalar;
 pub mod tensor;
 pub mod types;
+pub mod weights;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
 pub use dtype::DType;
@@ -22,3 +24,4 @@ pub use program::{Instr, Program, Ref};
 pub use scalar::Scalar;
 pub use tensor::Tensor;
 pub use types::TensorType;
+pub use weights::Weights;
