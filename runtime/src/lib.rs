@@ -1,1 +1,3 @@
 //! eglu-runtime
+
+pub mod cuda;
