@@ -1,5 +1,6 @@
 //! What can go wrong while a plan is loaded or run.
 
+use crate::cuda::CudaError;
 use eglu_ir::{DType, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub enum RuntimeError {
     Driver { call: &'static str, device: String, why: String },
     #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
     Kernel { kernel: String, log: String },
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 impl RuntimeError {
@@ -49,6 +52,7 @@ impl RuntimeError {
     pub fn fault(&self) -> Fault {
         match self {
             RuntimeError::Usage(_) => Fault::Usage,
+            RuntimeError::Cuda(error) if error.is_environment() => Fault::Environment,
             RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
                 Fault::Environment
             }

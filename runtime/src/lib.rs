@@ -7,6 +7,7 @@ pub mod cuda;
 mod device;
 mod error;
 mod executable;
+pub mod memory;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
