@@ -1,7 +1,7 @@
 //! What can go wrong while a plan is loaded or run.
 
 use crate::cuda::CudaError;
-use eglu_ir::{DType, dim::DimError, tensor::TensorError};
+use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
 /// Whose fault an error is; decides the exit code of the command.
@@ -25,6 +25,8 @@ pub enum RuntimeError {
     WeightType { name: Arc<str>, want: String, found: String },
     #[error("the weight `{name}` cannot be read: {source}")]
     Weight { name: Arc<str>, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Inputs(Box<BindError>),
     #[error("the sizes of this run: {0}")]
     Dim(#[from] DimError),
     #[error("{what} cannot be allocated: {source}")]
@@ -37,14 +39,14 @@ pub enum RuntimeError {
     Unsupported { step: Arc<str>, op: &'static str, dtype: DType, device: String },
     #[error("{0}")]
     Usage(String),
-    #[error("{what}: {why}. {remedy}")]
-    Environment { what: String, why: String, remedy: String },
-    #[error("{call} failed on {device}: {why}")]
-    Driver { call: &'static str, device: String, why: String },
-    #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
-    Kernel { kernel: String, log: String },
     #[error(transparent)]
     Cuda(#[from] CudaError),
+}
+
+impl From<BindError> for RuntimeError {
+    fn from(error: BindError) -> RuntimeError {
+        RuntimeError::Inputs(Box::new(error))
+    }
 }
 
 impl RuntimeError {
@@ -53,9 +55,7 @@ impl RuntimeError {
         match self {
             RuntimeError::Usage(_) => Fault::Usage,
             RuntimeError::Cuda(error) if error.is_environment() => Fault::Environment,
-            RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
-                Fault::Environment
-            }
+            RuntimeError::OutOfMemory { .. } => Fault::Environment,
             _ => Fault::Data,
         }
     }
