@@ -9,12 +9,15 @@ pub mod dtype;
 pub mod eval;
 pub mod graph;
 pub mod import;
+pub mod json;
 pub mod ops;
 pub mod profile;
 pub mod program;
 pub mod scalar;
 pub mod tensor;
+pub mod text;
 pub mod types;
+pub mod verify;
 pub mod weights;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
