@@ -1,5 +1,6 @@
 //! What can go wrong while a plan is loaded or run.
 
+use crate::cuda::CudaError;
 use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
@@ -38,12 +39,8 @@ pub enum RuntimeError {
     Unsupported { step: Arc<str>, op: &'static str, dtype: DType, device: String },
     #[error("{0}")]
     Usage(String),
-    #[error("{what}: {why}. {remedy}")]
-    Environment { what: String, why: String, remedy: String },
-    #[error("{call} failed on {device}: {why}")]
-    Driver { call: &'static str, device: String, why: String },
-    #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
-    Kernel { kernel: String, log: String },
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 impl From<BindError> for RuntimeError {
@@ -57,9 +54,8 @@ impl RuntimeError {
     pub fn fault(&self) -> Fault {
         match self {
             RuntimeError::Usage(_) => Fault::Usage,
-            RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
-                Fault::Environment
-            }
+            RuntimeError::Cuda(error) if error.is_environment() => Fault::Environment,
+            RuntimeError::OutOfMemory { .. } => Fault::Environment,
             _ => Fault::Data,
         }
     }

@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod compare;
 pub mod cpu;
+pub mod cuda;
 mod device;
 mod error;
 mod executable;
