@@ -6,11 +6,11 @@ use eglu_ir::{
     eval::{EvalOperand, eval_graph, eval_op},
     ops::*,
     program::InstrOp,
+    weights::Weights,
 };
 use eglu_runtime::{
-    Executable, RuntimeError,
+    Device, Executable,
     compare::{Tolerance, compare},
-    cpu::CpuExecutable,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -122,9 +122,7 @@ impl Case {
 }
 
 fn load(graph: &Graph) -> Executable {
-    let plan = lower(graph).expect("lowers");
-    let missing = |name: &str| Err(RuntimeError::MissingWeight { name: name.into() });
-    Executable::new(Box::new(CpuExecutable::load(plan, &missing, None).expect("loads")))
+    Executable::load(lower(graph).expect("lowers"), &Weights::default(), &Device::Cpu).expect("loads")
 }
 
 fn cast(x: &Tensor, dtype: DType) -> Tensor {
