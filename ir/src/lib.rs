@@ -3,17 +3,22 @@
 //! A [`Graph`] holds immutable dense values. Views are ops that cost nothing; storage strides exist only at the
 //! boundary, in weights and inputs. Every op is one row of one table ([`ops`]).
 
+pub mod bind;
 pub mod dim;
 pub mod dtype;
+pub mod eval;
 pub mod graph;
 pub mod import;
+pub mod json;
 pub mod ops;
 pub mod profile;
 pub mod program;
 pub mod scalar;
 pub mod tensor;
+pub mod text;
 pub mod types;
 pub mod weights;
+pub mod verify;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
 pub use dtype::DType;

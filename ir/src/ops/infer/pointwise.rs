@@ -2,10 +2,14 @@
 
 use super::broadcast;
 use crate::{
-    DType, Scalar, Shape,
+    DType, Scalar, Shape, TensorType,
     dtype::Category,
     ops::Cast,
-    ops::{Args, Glu, InferError, Map, OpDef, OperandType, Pointwise, TypeRule, Types, one},
+    ops::{
+        Args, Cost, Glu, InferError, Map, OpDef, OperandType, Pointwise, TypeRule, Types,
+        cost::{instructions, results},
+        one,
+    },
     program::Program,
 };
 use smallvec::SmallVec;
@@ -58,6 +62,9 @@ pub(in crate::ops) fn pointwise(op: Pointwise, operands: &[OperandType<'_>]) -> 
         return Err(InferError(format!("takes {} operands, {} given", op.arity(), operands.len())));
     }
     let dtype = compute_dtype(op, operands)?;
+    if dtype == DType::Bool && matches!(op, Pointwise::Neg | Pointwise::Sub | Pointwise::Sign) {
+        return Err(InferError::new("is not defined for bool: cast first, or use logical_not or bitwise_xor"));
+    }
     let result = match op.rule() {
         TypeRule::Compare | TypeRule::Logical => DType::Bool,
         TypeRule::Bits if dtype.category() > Category::Int => {
@@ -83,6 +90,7 @@ fn broadcast_all(operands: &[OperandType<'_>]) -> Result<Shape, InferError> {
 
 /// Checks the operands' dtypes against a program's parameters.
 pub(super) fn check_params(program: &Program, dtypes: impl ExactSizeIterator<Item = DType>) -> Result<(), InferError> {
+    program.check().map_err(|why| InferError(format!("its program is malformed: {why}")))?;
     if program.params.len() != dtypes.len() {
         return Err(InferError(format!("its program takes {} operands, {} given", program.params.len(), dtypes.len())));
     }
@@ -105,11 +113,19 @@ impl OpDef for Map {
             .map(|&(_, dtype)| crate::TensorType { dtype, shape: shape.clone() })
             .collect::<SmallVec<_>>())
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, results(outputs) * instructions(&self.program), false)
+    }
 }
 
 impl OpDef for Glu {
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
         Map { program: self.program.clone() }.infer(operands)
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, results(outputs) * instructions(&self.program), false)
     }
 }
 
