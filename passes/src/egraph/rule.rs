@@ -279,8 +279,7 @@ impl Site<'_> {
         let axes = Attr::Axes(Axes::from_slice(&[0]));
         self.egraph[class].nodes.iter().find_map(|node| match node.call() {
             Some((eglu_ir::OpCode::Index, &[a, by], &[attr]))
-                if self.egraph.find(by) == self.egraph.find(p)
-                    && self.egraph[attr].data.leaf == Some(Head::Attr(axes.clone())) =>
+                if self.egraph.find(by) == self.egraph.find(p) && self.egraph[attr].data.leaf == Some(Head::Attr(axes.clone())) =>
             {
                 Some(a)
             }
