@@ -1,0 +1,25 @@
+//! Devices as options name them: one to run on, or a profile to optimise for.
+
+use crate::failure::Failure;
+use eglu_ir::{DeviceProfile, profile};
+use eglu_runtime::{Device, cuda::DeviceFacts};
+
+/// The profile of a device of this machine.
+pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {
+    match device {
+        Device::Cpu => Ok(profile::CPU),
+        Device::Cuda(ordinal) => Ok(DeviceFacts::of(ordinal)?.profile()),
+    }
+}
+
+/// The built-in profile of that name, or that of a device of this machine (`cuda`, `cuda:N`).
+pub fn profile_named(name: &str) -> Result<DeviceProfile, Failure> {
+    if let Some(profile) = DeviceProfile::named(name) {
+        return Ok(profile.clone());
+    }
+    match name.parse() {
+        Ok(device) => profile_of(device),
+        Err(_) => Err(Failure::usage(format!("there is no device profile called `{name}`"))
+            .help("give cpu, h200 or a100, or cuda[:N] for a device of this machine")),
+    }
+}

@@ -1,0 +1,9 @@
+//! Inputs drawn at random for measurements: how each is drawn, and what an integer input may hold.
+
+mod bound;
+mod draw;
+mod spec;
+
+pub use bound::{Bound, bound};
+pub use draw::{DrawError, draw};
+pub use spec::{InputSpec, Routing, SpecError};
