@@ -1,0 +1,58 @@
+//! What can go wrong while a plan is loaded or run.
+
+use eglu_ir::{DType, dim::DimError, tensor::TensorError};
+use std::sync::Arc;
+
+/// Whose fault an error is; decides the exit code of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The model or its data (exit code 1).
+    Data,
+    /// The request (exit code 2).
+    Usage,
+    /// The environment: a driver, a device, a compiler or memory is missing (exit code 3).
+    Environment,
+}
+
+/// Why a plan cannot be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum RuntimeError {
+    #[error("the weight `{name}` has no contents: give a file that holds it, or random weights")]
+    MissingWeight { name: Arc<str> },
+    #[error("the weight `{name}` is {found}, the graph declares {want}")]
+    WeightType { name: Arc<str>, want: String, found: String },
+    #[error("the weight `{name}` cannot be read: {source}")]
+    Weight { name: Arc<str>, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the sizes of this run: {0}")]
+    Dim(#[from] DimError),
+    #[error("{what} cannot be allocated: {source}")]
+    Tensor { what: String, source: TensorError },
+    #[error("{bytes} bytes for {what} cannot be allocated on {device}: free memory, or run with smaller sizes")]
+    OutOfMemory { what: String, bytes: u64, device: String },
+    #[error("step `{step}` ({op}): {why}")]
+    Step { step: Arc<str>, op: &'static str, why: String },
+    #[error("step `{step}` ({op}) does not take {dtype} on {device}: cast its inputs, or run on another device")]
+    Unsupported { step: Arc<str>, op: &'static str, dtype: DType, device: String },
+    #[error("{0}")]
+    Usage(String),
+    #[error("{what}: {why}. {remedy}")]
+    Environment { what: String, why: String, remedy: String },
+    #[error("{call} failed on {device}: {why}")]
+    Driver { call: &'static str, device: String, why: String },
+    #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
+    Kernel { kernel: String, log: String },
+}
+
+impl RuntimeError {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            RuntimeError::Usage(_) => Fault::Usage,
+            RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
+                Fault::Environment
+            }
+            _ => Fault::Data,
+        }
+    }
+}
