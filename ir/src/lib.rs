@@ -3,8 +3,10 @@
 //! A [`Graph`] holds immutable dense values. Views are ops that cost nothing; storage strides exist only at the
 //! boundary, in weights and inputs. Every op is one row of one table ([`ops`]).
 
+pub mod bind;
 pub mod dim;
 pub mod dtype;
+pub mod eval;
 pub mod graph;
 pub mod ops;
 pub mod profile;

@@ -70,6 +70,31 @@ impl Program {
         Ref::Instr(self.instrs.len() as u32 - 1)
     }
 
+    /// Checks that every reference is to a parameter or an earlier instruction, and that every op has its operands.
+    pub fn check(&self) -> Result<(), String> {
+        let valid = |operand: Ref, done: usize| match operand {
+            Ref::Param(i) => (i as usize) < self.params.len(),
+            Ref::Instr(i) => (i as usize) < done,
+            Ref::Scalar(_) => true,
+        };
+        for (i, instr) in self.instrs.iter().enumerate() {
+            let (name, arity) = match instr.op {
+                InstrOp::Pointwise(op) => (op.name(), op.arity()),
+                InstrOp::Cast => ("cast", 1),
+            };
+            if instr.args.len() != arity {
+                return Err(format!("instruction {i} ({name}) takes {arity} operands, {} given", instr.args.len()));
+            }
+            if let Some(bad) = instr.args.iter().find(|&&arg| !valid(arg, i)) {
+                return Err(format!("instruction {i} ({name}) reads {bad:?}, which does not exist there"));
+            }
+        }
+        match self.results.iter().find(|&&(result, _)| !valid(result, self.instrs.len())) {
+            Some((bad, _)) => Err(format!("the result {bad:?} does not exist")),
+            None => Ok(()),
+        }
+    }
+
     /// The dtype of an operand; a scalar has that of its kind (f64, i64 or bool).
     pub fn dtype_of(&self, operand: Ref) -> DType {
         match operand {

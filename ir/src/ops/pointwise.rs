@@ -108,12 +108,46 @@ macro_rules! pointwise {
                 }
             }
 
+            /// [`eval_real`](Self::eval_real) of each row of `args`, for columns of one length.
+            pub fn map_real<T: Real>(self, args: &[&[T]], out: &mut [T]) {
+                match self {
+                    $(Pointwise::$name => each(self, args, out, |row| {
+                        let [$($arg),+] = row;
+                        $(let _ = $arg;)+
+                        Some(real_result($real))
+                    }),)+
+                };
+            }
+
+            /// [`eval_int`](Self::eval_int) of each row of `args`; false if it gave `None` somewhere.
+            pub fn map_int(self, args: &[&[i64]], out: &mut [i64]) -> bool {
+                match self {
+                    $(Pointwise::$name => each(self, args, out, |row| {
+                        let [$($arg),+] = row;
+                        $(let _ = $arg;)+
+                        int_result($int)
+                    }),)+
+                }
+            }
+
             /// The CUDA expression; `{0}`, `{1}`, `{2}` stand for the operands, already converted to the compute type.
             pub fn cuda(self) -> &'static str {
                 match self { $(Pointwise::$name => $cuda,)+ }
             }
         }
     };
+}
+
+/// Applies `f` to each row until it gives nothing.
+fn each<T: Copy, const N: usize>(op: Pointwise, args: &[&[T]], out: &mut [T], f: impl Fn([T; N]) -> Option<T>) -> bool {
+    let &args: &[&[T]; N] = args.try_into().unwrap_or_else(|_| panic!("{} takes {N} operands", op.name()));
+    for (i, slot) in out.iter_mut().enumerate() {
+        match f(args.map(|column| column[i])) {
+            Some(value) => *slot = value,
+            None => return false,
+        }
+    }
+    true
 }
 
 trait IntoReal<T> {
@@ -226,7 +260,7 @@ fn gelu_tanh<T: Real>(x: T) -> T {
 pointwise! {
     Neg "neg" (x) Promote real -x; int x.wrapping_neg(); cuda "(-{0})"; doc "`-x`."
     Abs "abs" (x) Promote real x.abs(); int x.wrapping_abs(); cuda "abs_({0})"; doc "`|x|`."
-    Sign "sign" (x) Promote real if x.is_nan() || x == T::zero() { x } else { x.signum() }; int x.signum(); cuda "sign_({0})"; doc "-1, 0 or 1."
+    Sign "sign" (x) Promote real if x > T::zero() { T::one() } else if x < T::zero() { -T::one() } else { T::zero() }; int x.signum(); cuda "sign_({0})"; doc "-1, 0 or 1; 0 for NaN."
     Exp "exp" (x) Float real x.exp(); int NoInt; cuda "exp_({0})"; doc "`eˣ`."
     Expm1 "expm1" (x) Float real x.exp_m1(); int NoInt; cuda "expm1_({0})"; doc "`eˣ - 1`."
     Log "log" (x) Float real x.ln(); int NoInt; cuda "log_({0})"; doc "Natural logarithm."

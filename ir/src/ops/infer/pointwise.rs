@@ -58,6 +58,9 @@ pub(in crate::ops) fn pointwise(op: Pointwise, operands: &[OperandType<'_>]) -> 
         return Err(InferError(format!("takes {} operands, {} given", op.arity(), operands.len())));
     }
     let dtype = compute_dtype(op, operands)?;
+    if dtype == DType::Bool && matches!(op, Pointwise::Neg | Pointwise::Sub | Pointwise::Sign) {
+        return Err(InferError::new("is not defined for bool: cast first, or use logical_not or bitwise_xor"));
+    }
     let result = match op.rule() {
         TypeRule::Compare | TypeRule::Logical => DType::Bool,
         TypeRule::Bits if dtype.category() > Category::Int => {
@@ -83,6 +86,7 @@ fn broadcast_all(operands: &[OperandType<'_>]) -> Result<Shape, InferError> {
 
 /// Checks the operands' dtypes against a program's parameters.
 pub(super) fn check_params(program: &Program, dtypes: impl ExactSizeIterator<Item = DType>) -> Result<(), InferError> {
+    program.check().map_err(|why| InferError(format!("its program is malformed: {why}")))?;
     if program.params.len() != dtypes.len() {
         return Err(InferError(format!("its program takes {} operands, {} given", program.params.len(), dtypes.len())));
     }
