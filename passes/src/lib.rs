@@ -1,1 +1,20 @@
-//! eglu-passes
+//! Passes over the graph: canonical forms, equality saturation, fusion, and the report on what was done.
+//!
+//! [`Pipeline::standard`] is what the command runs; every pass leaves a graph that verifies and computes the same.
+
+pub mod canonicalize;
+pub mod certify;
+pub mod cluster;
+pub mod cost;
+pub mod cse;
+pub mod dce;
+mod explain;
+pub mod fold;
+pub mod pipeline;
+mod rebuild;
+pub mod report;
+
+pub use certify::certify;
+pub use explain::explain;
+pub use pipeline::{Context, Optimized, Options, Pass, PassError, Pipeline, PrintAfter};
+pub use report::Report;
