@@ -1,5 +1,8 @@
 //! What ends a command early: one error with its exit code, its cause and what to do about it.
 
+use eglu_codegen::{LowerError, cuda::EmitError};
+use eglu_passes::PassError;
+use eglu_runtime::{Fault, RuntimeError, cuda::CudaError};
 use std::{error::Error, fmt, io::IsTerminal};
 
 /// Whose fault a failure is; decides the exit code.
@@ -103,5 +106,44 @@ impl Error for Failure {
 impl miette::Diagnostic for Failure {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         self.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+}
+
+impl From<PassError> for Failure {
+    fn from(error: PassError) -> Failure {
+        match error {
+            PassError::UnknownPass { .. } => Failure::usage(error.to_string()),
+            _ => Failure::data("the model cannot be optimised").because(error),
+        }
+    }
+}
+
+impl From<LowerError> for Failure {
+    fn from(error: LowerError) -> Failure {
+        Failure::data("the model has no plan").because(error)
+    }
+}
+
+impl From<EmitError> for Failure {
+    fn from(error: EmitError) -> Failure {
+        Failure::data("the model has no CUDA code").because(error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        let exit = match error.fault() {
+            Fault::Data => Exit::Data,
+            Fault::Usage => Exit::Usage,
+            Fault::Environment => Exit::Environment,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Failure {
+        let exit = if error.is_environment() { Exit::Environment } else { Exit::Data };
+        Failure::new(exit, error.to_string())
     }
 }

@@ -3,7 +3,7 @@
 //! A graph is imported, optimised by equality saturation, lowered to a plan, and run on the CPU or on a CUDA device:
 //!
 //! ```
-//! use eglu::{Device, DeviceProfile, Executable, Options, Pipeline, import::import, lower, reference::read_tensors};
+//! use eglu::{Device, DeviceProfile, Executable, Options, Pipeline, compare::compare_all, import::import, lower, reference::read_tensors};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = import("fixtures/mixtral-grouped_mm.block.pt2".as_ref())?;
@@ -13,16 +13,14 @@
 //! let plan = lower(&optimized.graph)?;
 //! let executable = Executable::load(plan, &model.weights, &Device::Cpu)?;
 //! let outputs = executable.run(&[io["input.0"].clone()])?;
-//! assert!(eglu::compare::compare(&outputs[0], &io["output.0"])?.passes());
+//! assert!(compare_all(&outputs, &io)?.iter().all(|difference| difference.within));
 //! # Ok(())
 //! # }
 //! ```
-
-pub mod compare;
 
 pub use eglu_codegen as codegen;
 pub use eglu_codegen::{Plan, lower};
 pub use eglu_ir::import::{self, reference};
 pub use eglu_ir::{self as ir, DType, DeviceProfile, Dim, Graph, Op, Tensor, TensorType};
 pub use eglu_passes::{self as passes, Optimized, Options, Pipeline};
-pub use eglu_runtime::{self as runtime, Device, Executable};
+pub use eglu_runtime::{self as runtime, Device, Executable, compare};

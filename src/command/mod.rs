@@ -54,3 +54,14 @@ impl Eglu {
         }
     }
 }
+
+/// A value as JSON text to read.
+fn json(value: &impl serde::Serialize) -> String {
+    // Only maps with keys that are not text, and failing `Serialize` implementations, have no JSON; reports have neither.
+    serde_json::to_string_pretty(value).map_or_else(|error| unreachable!("a report without JSON: {error}"), |text| text + "\n")
+}
+
+/// The name by which a unit variant travels in JSON.
+fn word(value: &impl serde::Serialize) -> String {
+    json(value).trim().trim_matches('"').to_owned()
+}

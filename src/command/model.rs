@@ -3,9 +3,10 @@
 use crate::failure::Failure;
 use eglu_ir::{
     DType, Tensor,
-    import::{Imported, import},
+    import::{Imported, import, reference::read_tensors},
     weights::Weights,
 };
+use indexmap::IndexMap;
 use std::path::Path;
 
 /// Imports a model. The archive stays mapped as long as its weights live.
@@ -30,10 +31,14 @@ pub fn require_weights(imported: &Imported) -> Result<(), Failure> {
     Err(Failure::data(what).help("give a file that holds them with --weights FILE.safetensors"))
 }
 
-/// The tensors that a reference file calls `KIND.0`, `KIND.1`, …, in order.
+/// The tensors of a `.safetensors` file.
+pub fn tensors(path: &Path) -> Result<IndexMap<String, Tensor>, Failure> {
+    read_tensors(path).map_err(|cause| Failure::data(format!("cannot read `{}`", path.display())).because(cause))
+}
+
+/// The tensors that a file calls `KIND.0`, `KIND.1`, …, in order.
 pub fn numbered(path: &Path, kind: &str) -> Result<Vec<Tensor>, Failure> {
-    let tensors = eglu_ir::import::reference::read_tensors(path)
-        .map_err(|cause| Failure::data(format!("cannot read `{}`", path.display())).because(cause))?;
+    let tensors = tensors(path)?;
     let found: Vec<Tensor> = (0..).map_while(|i| tensors.get(&format!("{kind}.{i}")).cloned()).collect();
     let stray = tensors.keys().find(|name| {
         let number = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));

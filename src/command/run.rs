@@ -3,11 +3,14 @@
 use super::model;
 use crate::{failure::Failure, screen::show};
 use clap::Args;
-use eglu::compare::{Comparison, compare};
 use eglu_codegen::lower;
 use eglu_ir::{DType, Graph, Tensor, graph::OutputKind, import::reference::write_tensors};
 use eglu_passes::{Options, Pipeline};
-use eglu_runtime::{Device, Executable};
+use eglu_runtime::{
+    Device, Executable,
+    compare::{Tolerance, compare_all},
+};
+use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
 
 /// Runs a model on tensors from a file.
@@ -48,7 +51,7 @@ impl Run {
         }
         model::require_weights(&imported)?;
         let inputs = self.read_inputs(&imported.graph)?;
-        let expected = self.expect.as_deref().map(|path| read_expected(path, &imported.graph)).transpose()?;
+        let expected = self.expect.as_deref().map(model::tensors).transpose()?;
 
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let profile = super::device::profile_of(self.device)?;
@@ -90,31 +93,21 @@ fn is_users(kind: &OutputKind) -> bool {
     !matches!(kind, OutputKind::Mutation(_))
 }
 
-fn read_expected(path: &Path, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
-    let outputs = graph.outputs().iter().filter(|output| is_users(&output.kind));
-    let wanted: Vec<DType> = outputs.map(|output| graph.ty(output.value).dtype).collect();
-    let tensors = model::numbered(path, "output")?;
-    if tensors.len() != wanted.len() {
-        let what = format!("`{}` holds {} outputs, `{}` has {}", path.display(), tensors.len(), graph.name, wanted.len());
-        return Err(Failure::data(what).help("the reference must hold `output.0`, `output.1`, … for every user output"));
-    }
-    Ok(model::as_declared(tensors, &wanted))
-}
-
 /// Prints each result's error and fails if one does not pass.
-fn judge(results: &[Tensor], expected: &[Tensor], path: &Path) -> Result<(), Failure> {
-    let mut failed = 0;
-    for (i, (out, reference)) in results.iter().zip(expected).enumerate() {
-        let comparison = compare(out, reference)
-            .map_err(|why| Failure::data(format!("output.{i} cannot be compared with `{}`: {why}", path.display())))?;
-        let Comparison { error, tolerance } = comparison;
-        let verdict = if comparison.passes() { "PASS" } else { "FAIL" };
-        failed += usize::from(!comparison.passes());
-        show(&format!("output.{i}  {}  relative error {error:.3e}  tolerance {tolerance:.0e}  {verdict}\n", out.ty()));
+fn judge(results: &[Tensor], expected: &IndexMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
+    let differences = compare_all(results, expected)
+        .map_err(|cause| Failure::data(format!("the results cannot be compared with `{}`", path.display())).because(cause))?;
+    for (difference, out) in differences.iter().zip(results) {
+        let tolerance = match difference.tolerance {
+            Tolerance::Relative(bound) => format!("{bound:.0e}"),
+            Tolerance::Exact => "exact".to_owned(),
+        };
+        let verdict = if difference.within { "PASS" } else { "FAIL" };
+        show(&format!("{}  {}  relative error {:.3e}  tolerance {tolerance}  {verdict}\n", difference.name, out.ty(), difference.relative));
     }
-    if failed > 0 {
-        return Err(Failure::data(format!("{failed} of {} outputs differ from `{}`", results.len(), path.display()))
-            .help("`--no-fuse` tells whether fusing is the cause"));
+    match differences.iter().filter(|difference| !difference.within).count() {
+        0 => Ok(()),
+        failed => Err(Failure::data(format!("{failed} of {} outputs differ from `{}`", results.len(), path.display()))
+            .help("`--no-fuse` tells whether fusing is the cause")),
     }
-    Ok(())
 }

@@ -2,8 +2,10 @@
 
 mod bound;
 mod draw;
+mod sizes;
 mod spec;
 
 pub use bound::{Bound, bound};
 pub use draw::{DrawError, draw};
+pub use sizes::{SizeError, sizes};
 pub use spec::{InputSpec, Routing, SpecError};
