@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod cost;
 pub mod cse;
 pub mod dce;
+pub mod egraph;
 mod explain;
 pub mod fold;
 pub mod pipeline;

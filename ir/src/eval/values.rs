@@ -208,11 +208,6 @@ pub(super) fn cast(tensor: &Tensor, dtype: DType) -> Result<Tensor, EvalError> {
     Values::load(tensor).store(tensor.dtype(), dtype, tensor.shape())
 }
 
-/// The elements of a tensor cast to `dtype`, in its arithmetic.
-pub(super) fn load_as<W: Work>(tensor: &Tensor, dtype: DType) -> Result<Vec<W>, EvalError> {
-    Ok(decode::<W>(&cast(tensor, dtype)?).into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

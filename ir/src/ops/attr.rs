@@ -27,6 +27,23 @@ pub enum Attr {
     Reduces(Vec<ReduceKind>),
 }
 
+/// Which variant of [`Attr`] an attribute has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum AttrKind {
+    Bool,
+    Int,
+    Axes,
+    Scalar,
+    DType,
+    Dim,
+    Shape,
+    Reduce,
+    Score,
+    Program,
+    Reduces,
+}
+
 /// Why attributes do not make an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -44,7 +61,9 @@ pub enum AttrError {
 /// A Rust type that an attribute may have in a row of the table.
 pub trait Field: Sized {
     /// What to call the kind in messages.
-    const KIND: &'static str;
+    const NAME: &'static str;
+    /// The variant of [`Attr`].
+    const KIND: AttrKind;
     /// The attribute with this value.
     fn to_attr(&self) -> Attr;
     /// The value, if the attribute is of this kind.
@@ -54,7 +73,8 @@ pub trait Field: Sized {
 macro_rules! fields {
     ($($ty:ty = $variant:ident, $kind:literal;)+) => {
         $(impl Field for $ty {
-            const KIND: &'static str = $kind;
+            const NAME: &'static str = $kind;
+            const KIND: AttrKind = AttrKind::$variant;
 
             fn to_attr(&self) -> Attr {
                 Attr::$variant(self.clone())
@@ -85,7 +105,8 @@ fields! {
 }
 
 impl Field for usize {
-    const KIND: &'static str = "an integer ≥ 0";
+    const NAME: &'static str = "an integer ≥ 0";
+    const KIND: AttrKind = AttrKind::Int;
 
     fn to_attr(&self) -> Attr {
         Attr::Int(*self as i64)

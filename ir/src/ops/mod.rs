@@ -4,11 +4,13 @@
 //! that lacks one does not compile.
 
 mod attr;
+mod cost;
 pub mod infer;
 pub mod pointwise;
 mod table;
 
-pub use attr::{Attr, AttrError, Axes, Field};
+pub use attr::{Attr, AttrError, AttrKind, Axes, Field};
+pub use cost::Cost;
 pub use pointwise::{Pointwise, TypeRule};
 pub use table::*;
 
@@ -56,6 +58,11 @@ pub enum Lowering {
 pub trait OpDef {
     /// Checks operands and gives output types, PyTorch's shape and promotion rules included.
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError>;
+
+    /// Work and least traffic. By default every operand is read once, every output written once, and an output element costs one operation.
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(operands, outputs, 1)
+    }
 }
 
 /// Checked access to operands by position, for [`OpDef::infer`].

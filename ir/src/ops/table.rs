@@ -1,36 +1,60 @@
 //! The rows of the structured ops.
 
-use super::{Attr, AttrError, Axes, Field, InferError, Lowering, OpDef, OperandType, Pointwise, Types};
-use crate::{DType, Dim, Program, Scalar, Shape};
+use super::{Attr, AttrError, AttrKind, Axes, Cost, Field, InferError, Lowering, OpDef, OperandType, Pointwise, Types};
+use crate::{DType, Dim, Program, Scalar, Shape, TensorType};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What a reduction computes; semantics are PyTorch's function of the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum ReduceKind {
-    Sum,
-    Prod,
-    Mean,
-    Amax,
-    Amin,
-    Any,
-    All,
-    Argmax,
-    Argmin,
+macro_rules! named {
+    ($(#[$doc:meta])* $ty:ident { $($(#[$variant_doc:meta])* $variant:ident $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[allow(missing_docs)]
+        pub enum $ty { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $ty {
+            /// All variants.
+            pub const ALL: &'static [$ty] = &[$($ty::$variant,)+];
+
+            /// The name in the textual form.
+            pub fn name(self) -> &'static str {
+                match self { $($ty::$variant => $text,)+ }
+            }
+
+            /// The variant of that name.
+            pub fn from_name(name: &str) -> Option<$ty> {
+                Self::ALL.iter().copied().find(|variant| variant.name() == name)
+            }
+        }
+    };
 }
 
-/// How a router turns logits into scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RouteScore {
-    /// Softmax over all experts, then top-k (Mixtral, Qwen3-MoE, OLMoE).
-    Softmax,
-    /// Top-k of the logits, then softmax over the chosen (gpt-oss, GraniteMoE).
-    TopKSoftmax,
-    /// Sigmoid of each logit, then top-k (DeepSeek-V3).
-    Sigmoid,
+named! {
+    /// What a reduction computes; semantics are PyTorch's function of the same name.
+    ReduceKind {
+        Sum "sum",
+        Prod "prod",
+        Mean "mean",
+        Amax "amax",
+        Amin "amin",
+        Any "any",
+        All "all",
+        Argmax "argmax",
+        Argmin "argmin",
+    }
+}
+
+named! {
+    /// How a router turns logits into scores.
+    RouteScore {
+        /// Softmax over all experts, then top-k (Mixtral, Qwen3-MoE, OLMoE).
+        Softmax "softmax",
+        /// Top-k of the logits, then softmax over the chosen (gpt-oss, GraniteMoE).
+        TopKSoftmax "topk_softmax",
+        /// Sigmoid of each logit, then top-k (DeepSeek-V3).
+        Sigmoid "sigmoid",
+    }
 }
 
 macro_rules! ops {
@@ -75,6 +99,11 @@ macro_rules! ops {
                 match self { Op::Pointwise(op) => op, $(Op::$name(op) => op,)+ }
             }
 
+            /// The work of the op on these operands.
+            pub fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+                self.def().cost(operands, outputs)
+            }
+
             /// Attributes by name, in the order of the row.
             pub fn attrs(&self) -> Vec<(&'static str, Attr)> {
                 match self {
@@ -115,6 +144,11 @@ macro_rules! ops {
                 match self { OpCode::Pointwise(_) => &[], $(OpCode::$name => &[$(stringify!($field)),*],)+ }
             }
 
+            /// Kinds of the attributes, in the order of the row.
+            pub fn kinds(self) -> &'static [AttrKind] {
+                match self { OpCode::Pointwise(_) => &[], $(OpCode::$name => &[$(<$ty as Field>::KIND),*],)+ }
+            }
+
             /// The op with these attributes, in the order of the row.
             pub fn build(self, attrs: &[Attr]) -> Result<Op, AttrError> {
                 let mut _given = attrs.iter();
@@ -123,7 +157,7 @@ macro_rules! ops {
                     $(OpCode::$name => Ok(Op::$name($name { $($field: {
                         let (op, name) = ($text, stringify!($field));
                         let attr = _given.next().ok_or(AttrError::Missing { op, name })?;
-                        <$ty>::from_attr(attr).ok_or(AttrError::Kind { op, name, want: <$ty>::KIND })?
+                        <$ty>::from_attr(attr).ok_or(AttrError::Kind { op, name, want: <$ty as Field>::NAME })?
                     }),* })),)+
                 }
             }

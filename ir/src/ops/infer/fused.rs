@@ -3,7 +3,11 @@
 use super::{integer, matmul::expert_weight, pointwise::check_params, rank, same};
 use crate::{
     DType, Dim, TensorType,
-    ops::{Args, Combine, DenseGlu, InferError, Moe, OpDef, OperandType, Route, Types, one},
+    ops::{
+        Args, Combine, Cost, DenseGlu, InferError, Moe, OpDef, OperandType, Route, Types,
+        cost::{extent_from_end, instructions, multiply_adds, numel, results},
+        one,
+    },
 };
 
 impl OpDef for Combine {
@@ -14,6 +18,10 @@ impl OpDef for Combine {
         rank("weights", weights, 2)?;
         same("the number of rows and of weights", &y.shape[0], &weights.numel())?;
         Ok(one(self.dtype, [weights.shape[0].clone(), y.shape[1].clone()]))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, numel(operands, 0) * Dim::from(2), false)
     }
 }
 
@@ -41,6 +49,11 @@ impl OpDef for DenseGlu {
         }
         Ok(one(dtype, shape))
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let products = multiply_adds(outputs, extent_from_end(operands, 0, 0)) * Dim::from(2);
+        Cost::of(operands, outputs, products + results(outputs) * instructions(&self.program), true)
+    }
 }
 
 /// Checks a gating program of (gate, up) and gives the dtype it stores.
@@ -61,6 +74,11 @@ impl OpDef for Route {
         }
         let shape = [logits.shape[0].clone(), Dim::from(self.k as i64)];
         Ok(Types::from_iter([TensorType::new(self.dtype, shape.clone()), TensorType::new(DType::I64, shape)]))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        // A softmax and the selection.
+        Cost::of(operands, outputs, numel(operands, 0) * Dim::from(6), false)
     }
 }
 
@@ -86,5 +104,13 @@ impl OpDef for Moe {
         same("the number of tokens and of id rows", &x.shape[0], &ids.shape[0])?;
         gating(&self.program, x.dtype)?;
         Ok(one(self.dtype, [x.shape[0].clone(), down.shape[1].clone()]))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let (rows, inner) = (numel(operands, 7), extent_from_end(operands, 1, 1));
+        let (hidden, width) = (extent_from_end(operands, 0, 0), extent_from_end(operands, 5, 1));
+        let products = rows.clone() * inner.clone() * (hidden * Dim::from(4) + width.clone() * Dim::from(2));
+        let gating = rows.clone() * (inner * instructions(&self.program) + width * Dim::from(2));
+        Cost::of(operands, outputs, products + gating, true).with_experts(operands, &[1, 2, 3, 4, 5, 6], &rows)
     }
 }

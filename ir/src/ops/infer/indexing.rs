@@ -4,8 +4,8 @@ use super::{broadcast, check_axis, integer, rank, same};
 use crate::{
     DType, Dim, Shape, TensorType,
     ops::{
-        Args, Axes, Cat, Gather, Histc, Index, IndexPut, InferError, InversePermutation, OpDef, OperandType, ScatterAdd, Sort,
-        TopK, Types, one,
+        Args, Axes, Cat, Cost, Gather, Histc, Index, IndexPut, InferError, InversePermutation, OpDef, OperandType, ScatterAdd,
+        Sort, TopK, Types, cost::numel, one,
     },
 };
 
@@ -30,12 +30,28 @@ fn indexed(x: &TensorType, axes: &Axes, indices: &[&TensorType]) -> Result<Shape
     Ok(rest[..front].iter().chain(&picked).chain(&rest[front..]).cloned().collect())
 }
 
+/// Checks that no known extent of `a` is larger than that of `b`, the dim `except` apart.
+fn within(what: &str, a: &TensorType, of: &str, b: &TensorType, except: Option<usize>) -> Result<(), InferError> {
+    let larger = |i: &usize| match (a.shape[*i].as_const(), b.shape[*i].as_const()) {
+        (Some(a), Some(b)) => a > b,
+        _ => false,
+    };
+    match (0..a.rank()).filter(|&i| Some(i) != except).find(larger) {
+        None => Ok(()),
+        Some(i) => Err(InferError(format!("{what} {a} reaches beyond dim {i} of {of} {b}"))),
+    }
+}
+
 impl OpDef for Index {
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
         let args = Args(operands);
         let x = args.tensor(0, "x")?;
         let indices: Vec<&TensorType> = (1..operands.len()).map(|i| args.tensor(i, "indices")).collect::<Result<_, _>>()?;
         Ok(one(x.dtype, indexed(x, &self.axes, &indices)?))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::picking(operands, outputs)
     }
 }
 
@@ -53,6 +69,10 @@ impl OpDef for IndexPut {
         }
         Ok(one(x.dtype, x.shape.clone()))
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, if self.accumulate { numel(operands, 1) } else { Dim::from(0) }, false)
+    }
 }
 
 impl OpDef for Gather {
@@ -62,7 +82,12 @@ impl OpDef for Gather {
         check_axis(self.dim, x)?;
         integer("index", index)?;
         rank("index", index, x.rank())?;
+        within("index", index, "x", x, Some(self.dim))?;
         Ok(one(x.dtype, index.shape.clone()))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::picking(operands, outputs)
     }
 }
 
@@ -74,10 +99,16 @@ impl OpDef for ScatterAdd {
         integer("index", index)?;
         rank("index", index, x.rank())?;
         rank("src", src, x.rank())?;
+        within("index", index, "x", x, Some(self.dim))?;
+        within("index", index, "src", src, None)?;
         if x.dtype != src.dtype {
             return Err(InferError(format!("{x} and src {src} must have one dtype: cast first")));
         }
         Ok(one(x.dtype, x.shape.clone()))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, numel(operands, 2), false)
     }
 }
 
@@ -99,6 +130,10 @@ impl OpDef for Cat {
             shape[self.dim] = shape[self.dim].clone() + next.shape[self.dim].clone();
         }
         Ok(one(first.dtype, shape))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(operands, outputs, 0)
     }
 }
 
@@ -125,12 +160,20 @@ impl OpDef for TopK {
         shape[self.dim] = Dim::from(self.k as i64);
         Ok(with_positions(x.dtype, shape))
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, numel(operands, 0), false)
+    }
 }
 
 impl OpDef for Histc {
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
         let x = Args(operands).tensor(0, "x")?;
         Ok(one(x.dtype, [Dim::from(self.bins as i64)]))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, numel(operands, 0), false)
     }
 }
 

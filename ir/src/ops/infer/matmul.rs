@@ -3,7 +3,11 @@
 use super::{broadcast, integer, pointwise::check_params, rank, same};
 use crate::{
     DType, Dim, Shape, TensorType,
-    ops::{Args, Contract, ExpertMatmul, GroupedMm, InferError, MatMul, OpDef, OperandType, Types, one},
+    ops::{
+        Args, Contract, Cost, ExpertMatmul, GroupedMm, InferError, MatMul, OpDef, OperandType, Types,
+        cost::{extent_from_end, instructions, multiply_adds, results},
+        one,
+    },
 };
 
 /// The shape of `a · b`.
@@ -27,6 +31,10 @@ impl OpDef for MatMul {
         let args = Args(operands);
         let (a, b) = (args.tensor(0, "a")?, args.tensor(1, "b")?);
         Ok(one(a.dtype, product(a, b)?))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, multiply_adds(outputs, extent_from_end(operands, 0, 0)), true)
     }
 }
 
@@ -52,6 +60,11 @@ impl OpDef for Contract {
         }
         Ok(self.program.results.iter().map(|&(_, dtype)| TensorType { dtype, shape: shapes[0].clone() }).collect())
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let products = multiply_adds(outputs, extent_from_end(operands, 0, 0)) * Dim::from(self.lanes as i64);
+        Cost::of(operands, outputs, products + results(outputs) * instructions(&self.program), true)
+    }
 }
 
 impl OpDef for GroupedMm {
@@ -69,6 +82,12 @@ impl OpDef for GroupedMm {
         }
         Ok(one(x.dtype, [x.shape[0].clone(), w.shape[2].clone()]))
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let rows = extent_from_end(operands, 0, 1);
+        let flops = multiply_adds(outputs, extent_from_end(operands, 0, 0));
+        Cost::of(operands, outputs, flops, true).with_experts(operands, &[1], &rows)
+    }
 }
 
 impl OpDef for ExpertMatmul {
@@ -84,6 +103,12 @@ impl OpDef for ExpertMatmul {
             return Err(InferError(format!("{x} and {w} must have one dtype: cast first")));
         }
         Ok(one(x.dtype, [x.shape[0].clone(), w.shape[1].clone()]))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let rows = extent_from_end(operands, 0, 1);
+        let flops = multiply_adds(outputs, extent_from_end(operands, 0, 0));
+        Cost::of(operands, outputs, flops, true).with_experts(operands, &[1, 2], &rows)
     }
 }
 

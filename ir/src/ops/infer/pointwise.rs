@@ -2,10 +2,14 @@
 
 use super::broadcast;
 use crate::{
-    DType, Scalar, Shape,
+    DType, Scalar, Shape, TensorType,
     dtype::Category,
     ops::Cast,
-    ops::{Args, Glu, InferError, Map, OpDef, OperandType, Pointwise, TypeRule, Types, one},
+    ops::{
+        Args, Cost, Glu, InferError, Map, OpDef, OperandType, Pointwise, TypeRule, Types,
+        cost::{instructions, results},
+        one,
+    },
     program::Program,
 };
 use smallvec::SmallVec;
@@ -109,11 +113,19 @@ impl OpDef for Map {
             .map(|&(_, dtype)| crate::TensorType { dtype, shape: shape.clone() })
             .collect::<SmallVec<_>>())
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, results(outputs) * instructions(&self.program), false)
+    }
 }
 
 impl OpDef for Glu {
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
         Map { program: self.program.clone() }.infer(operands)
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, results(outputs) * instructions(&self.program), false)
     }
 }
 

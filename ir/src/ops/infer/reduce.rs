@@ -4,7 +4,11 @@ use super::{broadcast, check_axis, pointwise::check_params, same};
 use crate::{
     DType, Dim, Shape, TensorType,
     dtype::Category,
-    ops::{Args, Axes, Cumsum, InferError, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax, Types, one},
+    ops::{
+        Args, Axes, Cost, Cumsum, InferError, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax, Types,
+        cost::{instructions, numel, results},
+        one,
+    },
 };
 
 /// The shape left when `dims` are reduced.
@@ -29,6 +33,10 @@ impl OpDef for Reduce {
             return Err(InferError(format!("mean needs a float or complex dtype, not {}: cast first", self.dtype)));
         }
         Ok(one(self.dtype, reduced(&x.shape, &self.dims, self.keepdim)))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::of(operands, outputs, numel(operands, 0), false)
     }
 }
 
@@ -57,6 +65,16 @@ impl OpDef for MapReduce {
         let shape = reduced(&full, &self.dims, self.keepdim);
         Ok(self.epilogue.results.iter().map(|&(_, dtype)| TensorType { dtype, shape: shape.clone() }).collect())
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let inputs = operands.iter().take(self.prologue.params.len()).filter_map(|operand| match operand {
+            OperandType::Tensor(ty) => Some(*ty),
+            _ => None,
+        });
+        let full = inputs.fold(Shape::new(), |shape, ty| broadcast(&shape, &ty.shape).unwrap_or(shape));
+        let each = instructions(&self.prologue) + Dim::from(self.kinds.len() as i64);
+        Cost::of(operands, outputs, crate::types::numel(&full) * each + results(outputs) * instructions(&self.epilogue), false)
+    }
 }
 
 impl OpDef for Cumsum {
@@ -76,6 +94,11 @@ impl OpDef for Softmax {
         }
         Ok(one(self.dtype, x.shape.clone()))
     }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        // Maximum, difference, exponential, sum, quotient.
+        Cost::streaming(operands, outputs, 5)
+    }
 }
 
 impl OpDef for RmsNorm {
@@ -88,5 +111,10 @@ impl OpDef for RmsNorm {
             same("extents of weight and of x's last dim", &weight.shape[0], last)?;
         }
         Ok(one(self.dtype, x.shape.clone()))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        // Square, sum, scale, weight.
+        Cost::streaming(operands, outputs, 4)
     }
 }

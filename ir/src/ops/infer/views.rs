@@ -2,8 +2,8 @@
 
 use super::{check_axis, same};
 use crate::{
-    Dim,
-    ops::{Args, Expand, Full, InferError, Iota, OpDef, OperandType, Permute, Reshape, Slice, Types, one},
+    Dim, TensorType,
+    ops::{Args, Cost, Expand, Full, InferError, Iota, OpDef, OperandType, Permute, Reshape, Slice, Types, one},
     types::numel,
 };
 
@@ -13,6 +13,10 @@ impl OpDef for Reshape {
         same("numbers of elements", &x.numel(), &numel(&self.shape))
             .map_err(|e| InferError(format!("{e} ({x} to {:?})", self.shape)))?;
         Ok(one(x.dtype, self.shape.clone()))
+    }
+
+    fn cost(&self, _: &[OperandType<'_>], _: &[TensorType]) -> Cost {
+        Cost::free()
     }
 }
 
@@ -26,6 +30,10 @@ impl OpDef for Permute {
         }
         Ok(one(x.dtype, self.dims.iter().map(|&i| x.shape[i].clone())))
     }
+
+    fn cost(&self, _: &[OperandType<'_>], _: &[TensorType]) -> Cost {
+        Cost::free()
+    }
 }
 
 impl OpDef for Expand {
@@ -37,6 +45,10 @@ impl OpDef for Expand {
             return Err(refuse());
         }
         Ok(one(x.dtype, self.shape.clone()))
+    }
+
+    fn cost(&self, _: &[OperandType<'_>], _: &[TensorType]) -> Cost {
+        Cost::free()
     }
 }
 
@@ -56,6 +68,10 @@ impl OpDef for Slice {
         let mut shape = x.shape.clone();
         shape[self.dim] = (self.end.clone() - self.start.clone()).ceil_div(self.step);
         Ok(one(x.dtype, shape))
+    }
+
+    fn cost(&self, _: &[OperandType<'_>], _: &[TensorType]) -> Cost {
+        Cost::free()
     }
 }
 
