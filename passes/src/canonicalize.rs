@@ -8,7 +8,7 @@ mod pointwise;
 mod views;
 
 use crate::{
-    pipeline::{Context, Pass},
+    pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
 use eglu_ir::{Graph, GraphError, Op, Operand, Value};
@@ -39,8 +39,8 @@ impl Pass for Canonicalize {
         "brings views, pointwise ops and joins to one spelling, exactly"
     }
 
-    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, GraphError> {
-        apply(graph, &[views::simplify, views::generators, pointwise::simplify, joins::simplify])
+    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
+        Ok(apply(graph, &[views::simplify, views::generators, pointwise::simplify, joins::simplify])?)
     }
 }
 
@@ -53,8 +53,8 @@ impl Pass for SimplifyViews {
         "merges views of views and drops views that change nothing"
     }
 
-    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, GraphError> {
-        apply(graph, &[views::simplify])
+    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
+        Ok(apply(graph, &[views::simplify])?)
     }
 }
 
@@ -100,7 +100,7 @@ fn apply(graph: &mut Graph, rules: &[Rule]) -> Result<bool, GraphError> {
 /// The op and operands that compute a value, if it is the only output of a call.
 fn call(graph: &Graph, value: Value) -> Option<(&Op, &[Operand])> {
     let node = graph.node(value.node);
-    Some((node.op()?, &node.operands)).filter(|_| node.outputs.len() == 1)
+    Some((node.op()?, node.operands.as_slice())).filter(|_| node.outputs.len() == 1)
 }
 
 /// The first operand, if it is a tensor.

@@ -14,7 +14,7 @@ mod store;
 mod views;
 
 use crate::{
-    pipeline::{Context, Pass},
+    pipeline::{Context, Failure, Pass},
     rebuild::Rebuild,
 };
 use eglu_ir::{Graph, GraphError, NodeId};
@@ -33,7 +33,7 @@ impl Pass for Cluster {
         "fuses epilogues into matmuls, prologues and epilogues into reductions, and pointwise chains into loops"
     }
 
-    fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, GraphError> {
+    fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
         let stored = store::absorb_casts(graph)?;
         let sunk = views::sink(graph)?;
         graph.remove_dead();

@@ -1,10 +1,10 @@
 //! Common subexpressions: nodes that compute the same from the same operands become one.
 
 use crate::{
-    pipeline::{Context, Pass},
+    pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
-use eglu_ir::{DType, Graph, GraphError, NodeId, NodeKind, Op};
+use eglu_ir::{DType, Graph, NodeId, NodeKind, Op};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Pass for MergeEqual {
         "merges nodes that compute the same from the same operands"
     }
 
-    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, GraphError> {
+    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
         let mut rebuild = Rebuild::new(graph);
         let mut seen: FxHashMap<Key, NodeId> = FxHashMap::default();
         let mut changed = false;

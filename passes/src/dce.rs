@@ -1,7 +1,7 @@
 //! Dead code: calls, weights and constants that no output needs.
 
-use crate::pipeline::{Context, Pass};
-use eglu_ir::{Graph, GraphError};
+use crate::pipeline::{Context, Failure, Pass};
+use eglu_ir::Graph;
 
 /// Removes what no output needs; user inputs stay.
 pub struct RemoveDead;
@@ -15,7 +15,7 @@ impl Pass for RemoveDead {
         "removes nodes that no output needs"
     }
 
-    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, GraphError> {
+    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
         Ok(graph.remove_dead() > 0)
     }
 }

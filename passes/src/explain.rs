@@ -35,7 +35,7 @@ pub fn explain(optimized: &Optimized, name: &str) -> Option<String> {
             line(&mut text, format_args!("       to   {}", step.after));
         }
     }
-    let misses: Vec<_> = report.refused.iter().filter(|miss| miss.node == name || names.iter().any(|n| **n == *miss.node)).collect();
+    let misses: Vec<_> = report.refused.iter().filter(|miss| miss.node == name || names.iter().any(|name| name.as_ref() == miss.node)).collect();
     if !misses.is_empty() {
         line(&mut text, format_args!("\nrules that nearly applied:"));
         for miss in misses {

@@ -1,7 +1,7 @@
 //! Constant folding: what depends on no input and no weight is computed once, here.
 
 use crate::{
-    pipeline::{Context, Pass},
+    pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
 use eglu_ir::{
@@ -29,7 +29,7 @@ impl Pass for FoldConstants {
         "computes what depends on no input, and writes uniform operands as numbers"
     }
 
-    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, GraphError> {
+    fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
         let mut folding = Folding { rebuild: Rebuild::new(graph), known: FxHashMap::default(), changed: false };
         for id in graph.topological()? {
             folding.node(id)?;

@@ -9,6 +9,7 @@ pub mod cost;
 pub mod cse;
 pub mod dce;
 pub mod egraph;
+pub mod equality;
 mod explain;
 pub mod fold;
 pub mod pipeline;
@@ -17,5 +18,5 @@ pub mod report;
 
 pub use certify::certify;
 pub use explain::explain;
-pub use pipeline::{Context, Optimized, Options, Pass, PassError, Pipeline, PrintAfter};
+pub use pipeline::{Context, Failure, Optimized, Options, Pass, PassError, Pipeline, PrintAfter};
 pub use report::Report;

@@ -5,6 +5,7 @@ use crate::{
     cluster::Cluster,
     cse::MergeEqual,
     dce::RemoveDead,
+    equality::Saturate,
     fold::FoldConstants,
     report::Report,
 };
@@ -18,7 +19,7 @@ pub trait Pass {
     /// One line on what it does.
     fn doc(&self) -> &'static str;
     /// Transforms the graph; true if anything changed.
-    fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, GraphError>;
+    fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure>;
 }
 
 /// What passes know besides the graph, and where they leave their findings.
@@ -66,6 +67,16 @@ pub struct Optimized {
     pub report: Report,
 }
 
+/// Why a pass failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Failure {
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Egraph(#[from] crate::egraph::EgraphError),
+}
+
 /// Why a pipeline failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
@@ -73,7 +84,7 @@ pub enum PassError {
     #[error("there is no pass called `{name}`; the passes are: {known}")]
     UnknownPass { name: String, known: String },
     #[error("pass `{pass}`: {source}")]
-    Graph { pass: &'static str, source: GraphError },
+    Failed { pass: &'static str, source: Failure },
     #[error("pass `{pass}` left a graph that does not verify, a fault of eglu: {source}")]
     Verify { pass: &'static str, source: eglu_ir::verify::VerifyError },
     #[error("cannot print the graph after pass `{pass}`: {source}")]
@@ -92,6 +103,7 @@ fn all() -> Vec<Box<dyn Pass>> {
         Box::new(Canonicalize),
         Box::new(FoldConstants),
         Box::new(MergeEqual),
+        Box::new(Saturate),
         Box::new(Cluster),
         Box::new(RemoveDead),
     ]
@@ -152,12 +164,12 @@ impl Pipeline {
             let name = pass.name();
             let start = Instant::now();
             let mut context = Context { profile: &options.profile, report: &mut report };
-            let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Graph { pass: name, source })?;
+            let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
             report.add_time(name, start.elapsed());
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
             if options.print == PrintAfter::All || (options.print == PrintAfter::Changed && changed) {
                 let note = if changed { "" } else { " (nothing changed)" };
-                writeln!(out, "# after {name}{note}\n{}", eglu_ir::text::print(&graph))
+                writeln!(out, "// after {name}{note}\n{}", eglu_ir::text::print(&graph))
                     .map_err(|source| PassError::Print { pass: name, source })?;
             }
         }

@@ -23,6 +23,9 @@ pub struct Report {
     pub refused: Vec<Refused>,
     /// Why searches ended before they were exhausted; empty if none did.
     pub stops: Vec<String>,
+    /// Claims on the user's inputs that the result rests on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
     /// Milliseconds of each phase.
     pub time_ms: IndexMap<String, f64>,
     /// Rules that were applied, in order, for [`explain`](crate::explain).
@@ -116,6 +119,7 @@ impl Report {
             sites: Vec::new(),
             refused: Vec::new(),
             stops: Vec::new(),
+            assumptions: Vec::new(),
             time_ms: IndexMap::new(),
             trail: Vec::new(),
             before: graph.clone(),

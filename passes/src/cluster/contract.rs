@@ -12,7 +12,9 @@ use std::sync::Arc;
 /// Groups every matmul with its epilogue, where that pays on the device.
 pub(crate) fn group(partition: &mut Partition<'_>, context: &Context<'_>) {
     for id in partition.order.clone() {
-        if !matches!(partition.graph.node(id).op(), Some(Op::MatMul(_))) || partition.graph.node(id).outputs[0].dtype.is_complex() {
+        let node = partition.graph.node(id);
+        // Accumulators are real numbers: integer products wrap at every step, which no epilogue could make good.
+        if !matches!(node.op(), Some(Op::MatMul(_))) || !node.outputs[0].dtype.is_float() {
             continue;
         }
         let (mut exit, mut members) = (id, vec![id]);

@@ -63,7 +63,7 @@ fn sunk(rebuild: &Rebuild<'_>, id: NodeId, anchored: &FxHashSet<Value>) -> Optio
         let node = new.node(rebuild.value(view).node);
         let value = node.operands.first()?.value()?;
         let reshapes = matches!(node.op(), Some(Op::Reshape(_))) && old.use_count(view) == 1 && old.ty(view).shape == *shape;
-        (reshapes && anchored.contains(&value)).then_some(value)
+        (reshapes && anchored.contains(&value) && !new.ty(value).shape.is_empty()).then_some(value)
     };
     let through = old.node(id).operands.iter().find_map(source)?;
     let before = new.ty(through).shape.clone();
@@ -143,7 +143,9 @@ impl<'a> View<'a> {
 
     /// True if `source` is a pointwise node with no other reader, all of whose operands can be viewed instead.
     fn moves(&self, graph: &Graph, source: Value) -> bool {
+        // With rank 0 an operand ranks lower in promotion, so it stays at that.
         is_pointwise(graph, source.node)
+            && !graph.ty(source).shape.is_empty()
             && graph.use_count(source) == 1
             && graph.node(source.node).operands.iter().all(|operand| {
                 operand.value().is_none_or(|value| self.on(&graph.ty(value).shape, &graph.ty(source).shape).is_some())
