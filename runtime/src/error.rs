@@ -1,6 +1,6 @@
 //! What can go wrong while a plan is loaded or run.
 
-use eglu_ir::{DType, dim::DimError, tensor::TensorError};
+use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
 /// Whose fault an error is; decides the exit code of the command.
@@ -24,6 +24,8 @@ pub enum RuntimeError {
     WeightType { name: Arc<str>, want: String, found: String },
     #[error("the weight `{name}` cannot be read: {source}")]
     Weight { name: Arc<str>, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Inputs(Box<BindError>),
     #[error("the sizes of this run: {0}")]
     Dim(#[from] DimError),
     #[error("{what} cannot be allocated: {source}")]
@@ -42,6 +44,12 @@ pub enum RuntimeError {
     Driver { call: &'static str, device: String, why: String },
     #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
     Kernel { kernel: String, log: String },
+}
+
+impl From<BindError> for RuntimeError {
+    fn from(error: BindError) -> RuntimeError {
+        RuntimeError::Inputs(Box::new(error))
+    }
 }
 
 impl RuntimeError {

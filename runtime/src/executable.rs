@@ -2,7 +2,7 @@
 
 use crate::RuntimeError;
 use eglu_codegen::Plan;
-use eglu_ir::{Bindings, Tensor};
+use eglu_ir::{Bindings, Tensor, TensorType, bind::bind};
 use std::sync::Arc;
 
 /// Gives the contents of a weight by its fully qualified name.
@@ -64,6 +64,7 @@ pub struct StepTime {
 /// A plan with its weights on a device, ready to run. Shared by threads, each run is on its own memory.
 pub struct Executable {
     backend: Box<dyn Backend>,
+    signature: Vec<(Arc<str>, TensorType)>,
 }
 
 impl std::fmt::Debug for Executable {
@@ -75,7 +76,30 @@ impl std::fmt::Debug for Executable {
 impl Executable {
     /// An executable of an own backend.
     pub fn new(backend: Box<dyn Backend>) -> Executable {
-        Executable { backend }
+        let signature = backend.plan().inputs.iter().map(|input| (input.name.clone(), input.ty.clone())).collect();
+        Executable { backend, signature }
+    }
+
+    /// Runs the plan on dense host tensors in signature order; gives all outputs of the plan in signature order.
+    ///
+    /// Inputs of a wrong number, dtype or shape are errors that name the input.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, RuntimeError> {
+        self.backend.run(inputs, &self.bind(inputs)?)
+    }
+
+    /// The values that these inputs give to the plan's symbols.
+    pub fn bind(&self, inputs: &[Tensor]) -> Result<Bindings, RuntimeError> {
+        Ok(bind(&self.plan().symbols, &self.signature, inputs)?)
+    }
+
+    /// Puts inputs in place, so that runs can be timed.
+    pub fn prepare<'a>(&'a self, inputs: &[Tensor]) -> Result<Box<dyn Timed + 'a>, RuntimeError> {
+        self.backend.prepare(inputs, &self.bind(inputs)?)
+    }
+
+    /// Runs once and measures each step by itself.
+    pub fn profile(&self, inputs: &[Tensor]) -> Result<Vec<StepTime>, RuntimeError> {
+        self.prepare(inputs)?.time_steps()
     }
 
     /// The plan.

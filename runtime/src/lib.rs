@@ -3,6 +3,7 @@
 //! [`Executable::load`] makes a plan ready on a [`Device`]; [`Executable::run`] takes dense host tensors and gives dense host tensors.
 //! Nothing here is global but the facts of the host and of its devices: pools, streams and allocators belong to an executable.
 
+pub mod compare;
 pub mod cpu;
 pub mod cuda;
 mod device;

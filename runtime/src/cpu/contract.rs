@@ -56,11 +56,13 @@ struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
+    /// Leading dims that the batch lacks have an extent of 1.
     fn new(view: &View<'a>, batch: &[usize]) -> Batches<'a> {
         let rank = view.shape.len();
-        let mut shape: Extents = batch.into();
-        shape.extend_from_slice(&view.shape[rank - 2..]);
-        Batches { view: view.broadcast(&shape), rank: batch.len() }
+        let extra = (rank - 2).saturating_sub(batch.len());
+        let matrix = View { shape: view.shape[extra..].into(), strides: view.strides[extra..].into(), ..view.clone() };
+        let shape: Extents = batch.iter().chain(&view.shape[rank - 2..]).copied().collect();
+        Batches { view: matrix.broadcast(&shape), rank: batch.len() }
     }
 
     fn get(&self, mut index: usize) -> View<'a> {

@@ -3,10 +3,8 @@
 use super::{
     block::Block,
     call::{Call, Outcome, Source, Taken},
-    convert::Lane as _,
     epilogue::{Epilogue, Lane},
     matrix::{Number, Panel, multiply, ranges, tiling, with_number},
-    shared::Shared,
     view::View,
 };
 use rayon::prelude::*;

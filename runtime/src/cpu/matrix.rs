@@ -1,11 +1,6 @@
 //! Matrix products of blocks, over the `gemm` crate. Halves are widened block by block and accumulate in f32.
 
-use super::{
-    block::File,
-    convert::{Class, Lane},
-    vector::Vector,
-    view::View,
-};
+use super::{block::File, convert::Class, vector::Vector, view::View};
 use eglu_ir::DType;
 use std::ops::Range;
 
@@ -42,12 +37,6 @@ impl<'a, T: Number> Panel<'a, T> {
     pub fn dense(data: &'a [T], rows: usize, cols: usize) -> Panel<'a, T> {
         assert!(data.len() >= rows * cols);
         Panel { data, rows, cols, rs: cols, cs: 1 }
-    }
-
-    /// A range of the rows.
-    pub fn rows(self, range: Range<usize>) -> Panel<'a, T> {
-        assert!(range.end <= self.rows);
-        Panel { data: &self.data[(range.start * self.rs).min(self.data.len())..], rows: range.len(), ..self }
     }
 
     /// Part of a 2-d view: in place where it is stored in this type, else widened into `scratch`.

@@ -4,7 +4,7 @@ use super::{
     block::{BLOCK, Block},
     call::{Call, Outcome, Taken},
     contract::read_all,
-    convert::{Class, Lane as _, round},
+    convert::{Class, round},
     epilogue::{Lane, fill_lane},
     experts::{Groups, gather, read_ids},
     matrix::{Number, Panel, multiply, with_number},

@@ -110,7 +110,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Each output by itself, along the reduced elements. Values of one block are summed in lanes of their class, blocks in f64.
+    /// Each output by itself, along the reduced elements. Floats are summed in f64.
     fn along(&self, start: usize, values: &mut [Vec<f64>], ints: &mut [Vec<i64>]) -> bool {
         let Reduction { prologue, kinds, .. } = self.reduction;
         let mut registers = prologue.registers();
@@ -128,8 +128,7 @@ impl Pass<'_> {
                 for (i, (&kind, dtype)) in kinds.iter().zip(prologue.results()).enumerate() {
                     match Class::of(dtype) {
                         Some(Class::F32) => {
-                            let partial = fold(kind, prologue.result::<f32>(&registers, i, count));
-                            values[i][row] = join(kind, values[i][row], f64::from(partial));
+                            values[i][row] = join(kind, values[i][row], fold(kind, prologue.result::<f32>(&registers, i, count)));
                         }
                         Some(Class::F64) => {
                             values[i][row] = join(kind, values[i][row], fold(kind, prologue.result::<f64>(&registers, i, count)));
@@ -227,17 +226,16 @@ fn join_int(kind: ReduceKind, a: i64, b: i64) -> i64 {
     }
 }
 
-/// One block in 16 lanes, so that the loop vectorises and errors stay small.
-fn fold<T: super::vector::Vector>(kind: ReduceKind, all: &[T]) -> T {
+/// One block: sums in 16 lanes of f64, so that the loop vectorises and sums of any length are exact to f32.
+fn fold<T: super::vector::Vector + Into<f64>>(kind: ReduceKind, all: &[T]) -> f64 {
     const LANES: usize = 16;
-    let wide = |x: T| x.to_f64().unwrap_or(f64::NAN);
     match kind {
         ReduceKind::Sum | ReduceKind::Mean => simd(|| {
-            let mut lanes = [T::zero(); LANES];
+            let mut lanes = [0.0f64; LANES];
             let chunks = all.chunks_exact(LANES);
-            let rest = chunks.remainder().iter().fold(T::zero(), |a, &b| a + b);
+            let rest = chunks.remainder().iter().fold(0.0, |a, &b| a + b.into());
             for chunk in chunks {
-                lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane = *lane + x);
+                lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane += x.into());
             }
             lanes.iter().fold(rest, |a, &b| a + b)
         }),
@@ -245,8 +243,8 @@ fn fold<T: super::vector::Vector>(kind: ReduceKind, all: &[T]) -> T {
             let larger = kind == ReduceKind::Amax;
             let start = if larger { T::neg_infinity() } else { T::infinity() };
             let pick = |a: T, b: T| if b.is_nan() || (if larger { b > a } else { b < a }) { b } else { a };
-            all.iter().fold(start, |a, &b| if a.is_nan() { a } else { pick(a, b) })
+            all.iter().fold(start, |a, &b| if a.is_nan() { a } else { pick(a, b) }).into()
         }),
-        _ => T::lit(all.iter().fold(identity(kind).0, |a, &b| join(kind, a, wide(b)))),
+        _ => all.iter().fold(identity(kind).0, |a, &b| join(kind, a, b.into())),
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     call::{Call, Operand, Outcome, Taken},
     contract::read_all,
-    convert::{Class, Lane as _},
+    convert::Class,
     matrix::{Number, with_number},
     simd,
     view::View,
@@ -87,13 +87,17 @@ pub fn rms_norm(call: &mut Call<'_>, eps: f64) -> Outcome {
     }
     with_number!(x.dtype, T => {
         let weight = weight.as_ref().map(read_all::<T>);
-        each_row::<T>(call, &x, |row| {
-            let mean = sum(row.iter().map(|&x| x * x)) / T::lit(row.len() as f64);
-            let scale = T::one() / (mean + T::lit(eps)).sqrt();
-            match &weight {
-                None => row.iter_mut().for_each(|x| *x = *x * scale),
-                Some(weight) => row.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x * scale * w),
-            }
-        })
+        each_row::<T>(call, &x, |row| rms_row(row, weight.as_deref(), eps))
     })
+}
+
+fn rms_row<T: Number>(row: &mut [T], weight: Option<&[T]>, eps: f64) {
+    simd(|| {
+        let mean = sum(row.iter().map(|&x| x * x)) / T::lit(row.len() as f64);
+        let scale = T::one() / (mean + T::lit(eps)).sqrt();
+        match weight {
+            None => row.iter_mut().for_each(|x| *x = *x * scale),
+            Some(weight) => row.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x * scale * w),
+        }
+    });
 }

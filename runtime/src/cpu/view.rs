@@ -36,15 +36,6 @@ pub fn extents(shape: &Shape, bindings: &Bindings) -> Result<Extents, DimError> 
     shape.iter().map(|d| d.extent(bindings)).collect()
 }
 
-/// Row-major strides.
-pub fn dense_strides(shape: &[usize]) -> Extents {
-    let mut strides: Extents = SmallVec::from_elem(1, shape.len());
-    for i in (1..shape.len()).rev() {
-        strides[i - 1] = strides[i] * shape[i];
-    }
-    strides
-}
-
 impl<'a> View<'a> {
     /// The view of `layout` under `bindings`.
     pub fn new(dtype: DType, layout: &eglu_codegen::Layout, bindings: &Bindings, bytes: &'a [u8]) -> Result<View<'a>, ViewError> {
@@ -62,12 +53,6 @@ impl<'a> View<'a> {
             return Err(ViewError::OutOfBounds { shape, strides, offset: view.offset, len });
         }
         Ok(view)
-    }
-
-    /// A dense view of a whole buffer.
-    pub fn dense(dtype: DType, shape: &[usize], bytes: &'a [u8]) -> View<'a> {
-        debug_assert!(shape.iter().product::<usize>() * dtype.size() <= bytes.len());
-        View { dtype, shape: shape.into(), strides: dense_strides(shape), offset: 0, bytes }
     }
 
     /// Number of elements.
