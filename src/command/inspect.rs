@@ -50,8 +50,9 @@ impl Inspect {
 #[derive(Serialize)]
 struct Summary {
     model: String,
-    torch: Option<String>,
-    schema: Option<String>,
+    /// The PyTorch that wrote it; empty where the file does not say.
+    torch: String,
+    schema: String,
     nodes: usize,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -103,7 +104,7 @@ impl Summary {
         Summary {
             model: graph.name.clone(),
             torch: metadata.torch_version.clone(),
-            schema: metadata.schema_version.clone(),
+            schema: format!("{}.{}", metadata.schema.0, metadata.schema.1),
             nodes: graph.len(),
             inputs: graph.inputs().iter().map(|&id| port(graph, id.into(), None)).collect(),
             outputs: graph.outputs().iter().map(|output| port(graph, output.value, role(&output.kind))).collect(),
@@ -115,9 +116,8 @@ impl Summary {
     }
 
     fn to_text(&self) -> String {
-        let torch = self.torch.as_ref().map(|version| format!(", PyTorch {version}")).unwrap_or_default();
-        let schema = self.schema.as_ref().map(|version| format!(", schema {version}")).unwrap_or_default();
-        let mut text = format!("{}: {} nodes{torch}{schema}\n", self.model, self.nodes);
+        let torch = if self.torch.is_empty() { String::new() } else { format!(", PyTorch {}, schema {}", self.torch, self.schema) };
+        let mut text = format!("{}: {} nodes{torch}\n", self.model, self.nodes);
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             text += &format!("\n{title}\n");
             for (i, port) in ports.iter().enumerate() {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use eglu_ir::{
     DType, Tensor,
-    import::{Imported, import, reference::read_tensors},
+    import::{Imported, import, reference::{in_dtype, read_tensors}},
     weights::Weights,
 };
 use indexmap::IndexMap;
@@ -53,24 +53,6 @@ pub fn numbered(path: &Path, kind: &str) -> Result<Vec<Tensor>, Failure> {
 
 /// Tensors with the dtypes that `wanted` says: a complex tensor travels in a file as a trailing axis of 2.
 pub fn as_declared(tensors: Vec<Tensor>, wanted: &[DType]) -> Vec<Tensor> {
-    let join = |(i, tensor): (usize, Tensor)| match wanted.get(i) {
-        Some(&dtype) => joined(&tensor, dtype).unwrap_or(tensor),
-        None => tensor,
-    };
-    tensors.into_iter().enumerate().map(join).collect()
-}
-
-/// The complex tensor whose real and imaginary parts are the last axis of `tensor`, if it is one.
-fn joined(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
-    let component = match dtype {
-        DType::C32 => DType::F16,
-        DType::C64 => DType::F32,
-        DType::C128 => DType::F64,
-        _ => return None,
-    };
-    let (2, shape) = tensor.shape().split_last().map(|(last, shape)| (*last, shape))? else { return None };
-    if tensor.dtype() != component {
-        return None;
-    }
-    Tensor::from_bytes(dtype, shape, tensor.bytes()).ok()
+    let declared = wanted.iter().map(|&dtype| Some(dtype)).chain(std::iter::repeat(None));
+    tensors.into_iter().zip(declared).map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype))).collect()
 }

@@ -63,8 +63,8 @@ impl Run {
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 
         if let Some(path) = &self.outputs {
-            let named = results.iter().enumerate().map(|(i, tensor)| (format!("output.{i}"), tensor.clone())).collect();
-            write_tensors(path, &named).map_err(|cause| Failure::data(format!("cannot write `{}`", path.display())).because(cause))?;
+            let names: Vec<String> = (0..results.len()).map(|i| format!("output.{i}")).collect();
+            write_tensors(path, names.iter().map(String::as_str).zip(&results)).map_err(|cause| Failure::data(format!("cannot write `{}`", path.display())).because(cause))?;
         }
         match (self.expect, expected) {
             (Some(path), Some(expected)) => judge(&results, &expected, &path),
