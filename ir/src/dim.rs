@@ -22,7 +22,7 @@ pub struct SymbolRange {
 /// An extent: an integer, or an expression over symbols.
 ///
 /// Sums of products are kept sorted and merged. Division, remainder, minimum and maximum that do not simplify are opaque factors.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
     /// A known extent.
     Const(i64),
@@ -36,22 +36,8 @@ pub struct Poly(BTreeMap<Monomial, i64>);
 
 type Monomial = Vec<(Factor, u32)>;
 
-// JSON maps need string keys, a polynomial's keys are lists: its terms travel as a list of pairs.
-impl Serialize for Poly {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Poly {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(Poly(Vec::<(Monomial, i64)>::deserialize(d)?.into_iter().collect()))
-    }
-}
-
 /// What a monomial multiplies.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Factor {
     Symbol(Arc<str>),

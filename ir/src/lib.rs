@@ -8,12 +8,15 @@ pub mod dim;
 pub mod dtype;
 pub mod eval;
 pub mod graph;
+pub mod json;
 pub mod ops;
 pub mod profile;
 pub mod program;
 pub mod scalar;
 pub mod tensor;
+pub mod text;
 pub mod types;
+pub mod verify;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
 pub use dtype::DType;

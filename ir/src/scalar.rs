@@ -71,21 +71,38 @@ impl std::fmt::Display for Scalar {
         match self {
             Scalar::Bool(b) => write!(f, "{b}"),
             Scalar::Int(i) => write!(f, "{i}"),
-            Scalar::Float(x) => write!(f, "{x:?}"),
+            Scalar::Float(x) => f.write_str(&float_text(*x)),
         }
+    }
+}
+
+/// The shortest text that [`parse_float`] reads back to the same bits.
+pub fn float_text(value: f64) -> String {
+    if value.is_nan() && value.to_bits() != f64::NAN.to_bits() {
+        return format!("nan:{:016x}", value.to_bits());
+    }
+    format!("{value:?}").to_lowercase()
+}
+
+/// The float that [`float_text`] wrote; `None` for any other text.
+pub fn parse_float(text: &str) -> Option<f64> {
+    match text.strip_prefix("nan:") {
+        Some(bits) => u64::from_str_radix(bits, 16).ok().map(f64::from_bits).filter(|x| x.is_nan()),
+        None => text.parse().ok(),
     }
 }
 
 /// JSON has no NaN or infinities: floats travel as their shortest round-trip text.
 mod float_bits {
+    use super::{float_text, parse_float};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub fn serialize<S: Serializer>(value: &f64, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format!("{value:?}"))
+        s.serialize_str(&float_text(*value))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
         let text = String::deserialize(d)?;
-        text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not a float")))
+        parse_float(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a float")))
     }
 }

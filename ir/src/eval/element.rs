@@ -7,7 +7,7 @@ use num_complex::Complex64;
 use std::borrow::Cow;
 
 /// A type the evaluator computes in. Integers of every width are kept sign- or zero-extended, u64 by its bits.
-pub(super) trait Work: Copy + Default + PartialEq + 'static {
+pub(crate) trait Work: Copy + Default + PartialEq + 'static {
     /// True if conversions to narrower integers wrap; they saturate otherwise.
     const WRAPS: bool;
 
@@ -198,7 +198,7 @@ impl Work for Complex64 {
 }
 
 /// The elements of a tensor as `W`, borrowed where they are stored so.
-pub(super) fn decode<W: Work>(tensor: &Tensor) -> Cow<'_, [W]> {
+pub(crate) fn decode<W: Work>(tensor: &Tensor) -> Cow<'_, [W]> {
     fn map<T: Element, W>(tensor: &Tensor, convert: impl Fn(T) -> W) -> Cow<'_, [W]>
     where
         W: Clone,
@@ -235,7 +235,7 @@ pub(super) fn decode<W: Work>(tensor: &Tensor) -> Cow<'_, [W]> {
 }
 
 /// A tensor of these elements, each rounded once as `c10::convert` does (halves and 8-bit floats by way of f32).
-pub(super) fn encode<W: Work>(dtype: DType, shape: &[usize], values: &[W]) -> Result<Tensor, EvalError> {
+pub(crate) fn encode<W: Work>(dtype: DType, shape: &[usize], values: &[W]) -> Result<Tensor, EvalError> {
     let mut tensor = Tensor::zeros(dtype, shape)?;
     fn fill<T: Element, W: Copy>(tensor: &mut Tensor, values: &[W], convert: impl Fn(W) -> T) {
         for (slot, &value) in tensor.as_mut_slice::<T>().iter_mut().zip(values) {

@@ -17,6 +17,7 @@ mod strides;
 mod values;
 mod views;
 
+pub(crate) use element::{decode, encode};
 pub use graph::eval_graph;
 
 use crate::{
