@@ -1,0 +1,5 @@
+//! Equality saturation on whole blocks and on single rules.
+
+mod blocks;
+mod build;
+mod fusing;
