@@ -1,5 +1,6 @@
 //! What can go wrong while a plan is loaded or run.
 
+use crate::cuda::CudaError;
 use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ pub enum RuntimeError {
     Driver { call: &'static str, device: String, why: String },
     #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
     Kernel { kernel: String, log: String },
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 impl From<BindError> for RuntimeError {
@@ -57,6 +60,7 @@ impl RuntimeError {
     pub fn fault(&self) -> Fault {
         match self {
             RuntimeError::Usage(_) => Fault::Usage,
+            RuntimeError::Cuda(error) if error.is_environment() => Fault::Environment,
             RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
                 Fault::Environment
             }

@@ -87,7 +87,8 @@ impl Cache {
             return report;
         };
         if let Err(error) = write_whole(&folder.join("probe"), b"").and_then(|()| fs::remove_file(folder.join("probe"))) {
-            report.problem = Some(format!("`{}` cannot be written: {error}; set EGLU_CACHE_DIR to another folder", folder.display()));
+            report.problem =
+                Some(format!("`{}` cannot be written: {error}; set EGLU_CACHE_DIR to another folder", folder.display()));
         }
         for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
             if entry.path().extension().is_some_and(|extension| extension == "cubin") {

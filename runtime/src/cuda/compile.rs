@@ -38,7 +38,10 @@ pub struct KernelUse {
 
 /// A source the compiler refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel source `{module}` does not compile for {arch}: {}\nThis is a defect of eglu: please report it with the output of `eglu emit`.", excerpt(log, source_text))]
+#[error(
+    "the kernel source `{module}` does not compile for {arch}: {}\nThis is a defect of eglu: please report it with the output of `eglu emit`.",
+    excerpt(log, source_text)
+)]
 pub struct CompileError {
     /// The module's name.
     pub module: String,
@@ -97,7 +100,12 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
         Some(entry) => entry,
         None => {
             let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options);
-            let failed = |log: String| CompileError { module: module.name.clone(), arch: arch.into(), log, source_text: module.source.clone() };
+            let failed = |log: String| CompileError {
+                module: module.name.clone(),
+                arch: arch.into(),
+                log,
+                source_text: module.source.clone(),
+            };
             let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
             let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
             cache.write(&key, &compiled.log, &image);
@@ -159,8 +167,12 @@ mod tests {
             ptxas info    : Compiling entry function 'second' for 'sm_90a'\n\
             ptxas info    : Used 10 registers, 400 bytes cmem[0]";
         let cubin = Cubin { image: Arc::new([]), log: log.into() };
-        let kernel =
-            |entry: &str, registers, stack_bytes, spill_bytes| KernelUse { entry: entry.into(), registers, stack_bytes, spill_bytes };
+        let kernel = |entry: &str, registers, stack_bytes, spill_bytes| KernelUse {
+            entry: entry.into(),
+            registers,
+            stack_bytes,
+            spill_bytes,
+        };
         assert_eq!(cubin.uses(), [kernel("first", 168, 16, 20), kernel("second", 10, 0, 0)]);
     }
 

@@ -68,7 +68,8 @@ impl DeviceFacts {
         let attribute = |attribute: Attribute, what: &str| {
             let mut value = 0;
             // SAFETY: `value` outlives the call.
-            unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) }.map_err(|code| driver.error(asking(what), code))?;
+            unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) }
+                .map_err(|code| driver.error(asking(what), code))?;
             Ok::<u32, CudaError>(value.max(0) as u32)
         };
         use Attribute::*;

@@ -28,7 +28,8 @@ mod bindings {
         type Function = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
         static FUNCTION: OnceLock<Option<Function>> = OnceLock::new();
         // SAFETY: the signature is cuda.h's.
-        let function = FUNCTION.get_or_init(|| unsafe { culib().get::<Function>("cuEventElapsedTime").ok().map(|symbol| *symbol) });
+        let function =
+            FUNCTION.get_or_init(|| unsafe { culib().get::<Function>("cuEventElapsedTime").ok().map(|symbol| *symbol) });
         match function {
             // SAFETY: the caller keeps the function's contract.
             Some(function) => unsafe { function(milliseconds, start, end) },

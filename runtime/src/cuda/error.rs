@@ -1,7 +1,7 @@
 //! What can go wrong between a plan and a GPU.
 
 use super::compile::CompileError;
-use eglu_ir::{dim::DimError, tensor::TensorError};
+use eglu_ir::dim::DimError;
 use std::sync::Arc;
 
 /// Why the CUDA backend cannot do what was asked.
@@ -35,9 +35,7 @@ pub enum CudaError {
     )]
     OutOfMemory { what: String, wanted: u64, free: u64, total: u64, ordinal: usize },
     /// A kernel broke the context.
-    #[error(
-        "a kernel of `{plan}` failed: {code} ({message}); {known}. The process can use this device no more: start it again"
-    )]
+    #[error("a kernel of `{plan}` failed: {code} ({message}); {known}. The process can use this device no more: start it again")]
     Fault { plan: String, known: String, code: String, message: String },
     /// A launch beyond what the hardware takes.
     #[error("kernel `{entry}` of step `{step}` would be launched on a grid of {grid:?} blocks; {why}")]
@@ -48,20 +46,22 @@ pub enum CudaError {
     /// A buffer's size does not fit 64 bits.
     #[error("`{name}` of `{plan}` is too large for any memory")]
     TooLarge { plan: String, name: String },
-    /// A weight differs from what the plan says of it.
-    #[error("weight `{name}` has {got} bytes, and `{plan}` wants {want}: the weights belong to another model")]
-    WeightSize { plan: String, name: String, want: u64, got: u64 },
     /// The plan's launches and its modules do not fit each other.
     #[error("the plan `{plan}` is inconsistent: {why}")]
     Inconsistent { plan: String, why: String },
-    /// An output tensor could not be made on the host.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
 }
 
 impl CudaError {
     /// True where the machine, not the model, is at fault: a missing driver, device or compiler.
     pub fn is_environment(&self) -> bool {
-        matches!(self, Self::NoDriver { .. } | Self::NoDevice { .. } | Self::NoCompiler { .. } | Self::OldDevice { .. })
+        matches!(
+            self,
+            Self::NoDriver { .. }
+                | Self::OutOfMemory { .. }
+                | Self::Driver { .. }
+                | Self::NoDevice { .. }
+                | Self::NoCompiler { .. }
+                | Self::OldDevice { .. }
+        )
     }
 }

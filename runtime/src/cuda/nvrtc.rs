@@ -22,7 +22,14 @@ type Program = *mut std::ffi::c_void;
 pub(crate) struct Nvrtc {
     path: PathBuf,
     version: (u32, u32),
-    create: unsafe extern "C" fn(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> c_int,
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int,
     compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
     log_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
     log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
@@ -92,7 +99,8 @@ impl Nvrtc {
         // SAFETY: loading runs the library's initialisers; NVRTC's have no preconditions.
         let library = unsafe { Library::new(path) }.map_err(|error| format!("`{}` does not load: {error}", path.display()))?;
         // SAFETY: the signatures are those of nvrtc.h, the same in every version since 11.1.
-        let nvrtc = unsafe { Nvrtc::bind(&library, path) }.map_err(|error| format!("`{}` is no NVRTC: {error}", path.display()))?;
+        let nvrtc =
+            unsafe { Nvrtc::bind(&library, path) }.map_err(|error| format!("`{}` is no NVRTC: {error}", path.display()))?;
         // Never unloaded: `nvrtc` keeps addresses in it.
         std::mem::forget(library);
         if nvrtc.version < (12, 0) {
@@ -208,11 +216,13 @@ fn libraries_in(folder: &Path) -> Vec<PathBuf> {
 
 /// Where CUDA's own installers put libraries.
 fn toolkit_folders(env: Env<'_>) -> Vec<PathBuf> {
-    let mut roots: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].iter().filter_map(|name| env(name)).map(PathBuf::from).collect();
+    let mut roots: Vec<PathBuf> =
+        ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].iter().filter_map(|name| env(name)).map(PathBuf::from).collect();
     roots.push("/usr/local/cuda".into());
     roots.extend(children(Path::new("/usr/local"), "cuda-"));
     roots.extend(["/opt/cuda", "/usr/lib/cuda", "/usr"].map(PathBuf::from));
-    let places = ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"];
+    let places =
+        ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"];
     let mut folders: Vec<PathBuf> = roots.iter().flat_map(|root| places.map(|place| root.join(place))).collect();
     remove_repeats(&mut folders);
     folders.retain(|folder| folder.is_dir());
@@ -226,7 +236,8 @@ fn loaded_from(path: &Path) -> PathBuf {
     }
     let name = path.to_string_lossy().into_owned();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let file = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|file| file.contains(&format!("/{name}")));
+    let file =
+        maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])).find(|file| file.contains(&format!("/{name}")));
     file.map_or_else(|| path.to_path_buf(), PathBuf::from)
 }
 
@@ -243,7 +254,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let rubbish = root.path().join("libnvrtc.so.13");
         std::fs::write(&rubbish, "rubbish").unwrap();
-        for chosen in [root.path().join("absent"), rubbish, root.path().to_path_buf(), tempfile::tempdir().unwrap().path().to_path_buf()] {
+        for chosen in
+            [root.path().join("absent"), rubbish, root.path().to_path_buf(), tempfile::tempdir().unwrap().path().to_path_buf()]
+        {
             let error = find_with(&chosen).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains("EGLU_NVRTC") && error.contains(&*chosen.to_string_lossy()), "{error}");
         }

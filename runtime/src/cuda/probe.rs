@@ -52,7 +52,9 @@ pub struct NvrtcReport {
 pub fn probe() -> Probe {
     let driver = Driver::open();
     let devices = match &driver {
-        Ok(driver) => (0..driver.device_count().unwrap_or(0)).map(|ordinal| finding(DeviceFacts::of(ordinal).map(|f| (*f).clone()))).collect(),
+        Ok(driver) => (0..driver.device_count().unwrap_or(0))
+            .map(|ordinal| finding(DeviceFacts::of(ordinal).map(|f| (*f).clone())))
+            .collect(),
         Err(_) => vec![],
     };
     Probe {
@@ -126,11 +128,15 @@ impl fmt::Display for Probe {
             )?;
         }
         match &self.nvrtc {
-            Finding::Found(NvrtcReport { path, version: (major, minor) }) => writeln!(f, "NVRTC    {major}.{minor}, {}", path.display())?,
+            Finding::Found(NvrtcReport { path, version: (major, minor) }) => {
+                writeln!(f, "NVRTC    {major}.{minor}, {}", path.display())?
+            }
             Finding::Missing(_) => writeln!(f, "NVRTC    missing")?,
         }
         match &self.cache.folder {
-            Some(folder) => writeln!(f, "cache    {}: {} kernels, {} bytes", folder.display(), self.cache.entries, self.cache.bytes)?,
+            Some(folder) => {
+                writeln!(f, "cache    {}: {} kernels, {} bytes", folder.display(), self.cache.entries, self.cache.bytes)?
+            }
             None => writeln!(f, "cache    none")?,
         }
         self.problems().iter().try_for_each(|problem| writeln!(f, "  ! {problem}"))

@@ -23,7 +23,8 @@ pub(crate) fn nvidia_folders(env: Env<'_>) -> Vec<PathBuf> {
 /// Asks the first `python3` on `PATH` where its `nvidia` package is; nothing if there is none, or it does not answer in time.
 pub(crate) fn ask_python() -> Vec<PathBuf> {
     let script = "import nvidia; print(*nvidia.__path__, sep='\\n')";
-    let child = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let child =
+        Command::new("python3").args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let Ok(mut child) = child else { return vec![] };
     let start = Instant::now();
     loop {
@@ -43,10 +44,13 @@ pub(crate) fn ask_python() -> Vec<PathBuf> {
 }
 
 fn site_packages(env: Env<'_>) -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| env(name)).map(PathBuf::from).collect();
+    let mut prefixes: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| env(name)).map(PathBuf::from).collect();
     let path = env("PATH").unwrap_or_default();
     for folder in std::env::split_paths(&path) {
-        let Some(python) = ["python3", "python"].iter().map(|name| folder.join(name)).find(|file| file.is_file()) else { continue };
+        let Some(python) = ["python3", "python"].iter().map(|name| folder.join(name)).find(|file| file.is_file()) else {
+            continue;
+        };
         if folder.file_name().is_some_and(|name| name == "shims") {
             prefixes.extend(folder.parent().into_iter().flat_map(pyenv_versions));
             continue;
@@ -140,7 +144,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         touch(&root.path().join("shims/python3"));
         for version in ["3.9.1", "3.12.0"] {
-            touch(&root.path().join(format!("versions/{version}/lib/python{}/site-packages/nvidia/cuda_nvrtc/lib/x", &version[..4])));
+            touch(
+                &root
+                    .path()
+                    .join(format!("versions/{version}/lib/python{}/site-packages/nvidia/cuda_nvrtc/lib/x", &version[..4])),
+            );
         }
         let path = root.path().join("shims").into_os_string();
         let found = || nvidia_folders(&|name| (name == "PATH").then(|| path.clone()));
