@@ -159,6 +159,10 @@ mod unique {
     pub struct Names(HashMap<Arc<str>, u32>);
 
     impl Names {
+        pub fn release(&mut self, name: &str) {
+            self.0.remove(name);
+        }
+
         pub fn claim(&mut self, hint: &str) -> Arc<str> {
             if !self.0.contains_key(hint) {
                 let name: Arc<str> = hint.into();
@@ -262,6 +266,14 @@ impl Graph {
     /// True while the node has not been removed.
     pub fn contains(&self, id: NodeId) -> bool {
         self.dag.contains_node(id)
+    }
+
+    /// Gives a node another name and returns it; a taken name gets a numbered suffix.
+    pub fn rename(&mut self, id: NodeId, hint: &str) -> Arc<str> {
+        self.names.release(&self.dag[id].name);
+        let name = self.names.claim(hint);
+        self.dag[id].name = name.clone();
+        name
     }
 
     /// Sets which imported nodes a node stands for.

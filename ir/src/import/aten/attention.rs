@@ -1,0 +1,92 @@
+//! Scaled dot-product attention, decomposed.
+
+use super::{
+    super::call::{Built, Call, Fault, Out},
+    activations::softmax_of,
+    updates::iota,
+};
+use crate::{
+    DType, Dim, Operand, Scalar, Shape, Value,
+    ops::{Axes, Expand, MatMul, Permute, Pointwise, Reshape},
+};
+
+/// `softmax(q · kᵀ · scale, masked) · v` (aten/src/ATen/native/transformers/attention.cpp, `_scaled_dot_product_attention_math`).
+/// Rows that are masked throughout give zero, as `_safe_softmax` does.
+pub fn scaled_dot_product(c: &mut Call<'_, '_>) -> Built {
+    let (q, k, v) = (c.tensor("query")?, c.tensor("key")?, c.tensor("value")?);
+    if c.float("dropout_p")? != 0.0 {
+        return Err(Fault::Unsupported("with dropout: export the model in eval mode".into()));
+    }
+    let query = c.ty(q).clone();
+    let rank = query.rank();
+    if rank < 2 || c.ty(k).rank() != rank || c.ty(v).rank() != rank {
+        return Err(Fault::Bad("query, key and value must have one rank of at least 2".into()));
+    }
+    let (k, v) =
+        if c.flag("enable_gqa")? { (repeat_heads(c, k, &query.shape)?, repeat_heads(c, v, &query.shape)?) } else { (k, v) };
+    let scale = match c.number("scale")? {
+        Some(scale) => scale.as_f64(),
+        None => match query.shape[rank - 1].as_const() {
+            Some(width) => 1.0 / (width as f64).sqrt(),
+            None => return Err(Fault::Unsupported("with a dynamic head width and no scale".into())),
+        },
+    };
+    let mut dims: Axes = (0..rank).collect();
+    dims.swap(rank - 2, rank - 1);
+    let keys = c.op(Permute { dims }, [k.into()])?;
+    let scores = c.op(MatMul {}, [q.into(), keys.into()])?;
+    let scores = c.op(Pointwise::Mul, [scores.into(), Scalar::Float(scale).into()])?;
+    let minus_infinity: Operand = Scalar::Float(f64::NEG_INFINITY).into();
+    let zero: Operand = Scalar::Float(0.0).into();
+
+    let mask = c.optional("attn_mask")?;
+    let weights = if c.flag("is_causal")? {
+        if mask.is_some() {
+            return Err(Fault::Bad("a mask beside is_causal".into()));
+        }
+        let (rows, columns) = (query.shape[rank - 2].clone(), c.ty(k).shape[rank - 2].clone());
+        let seen = causal(c, rows, columns)?;
+        let masked = c.op(Pointwise::Where, [seen.into(), scores.into(), minus_infinity])?;
+        softmax_of(c, masked, rank - 1, false, None)?
+    } else if let Some(mask) = mask {
+        let (masked, seen) = if c.ty(mask).dtype == DType::Bool {
+            (c.op(Pointwise::Where, [mask.into(), scores.into(), minus_infinity])?, mask)
+        } else {
+            let bias = c.cast(mask, query.dtype)?;
+            let masked = c.op(Pointwise::Add, [scores.into(), bias.into()])?;
+            (masked, c.op(Pointwise::Ne, [masked.into(), minus_infinity])?)
+        };
+        let weights = softmax_of(c, masked, rank - 1, false, None)?;
+        c.op(Pointwise::Where, [seen.into(), weights.into(), zero])?
+    } else {
+        softmax_of(c, scores, rank - 1, false, None)?
+    };
+    Ok(Out::Value(c.op(MatMul {}, [weights.into(), v.into()])?))
+}
+
+/// True where the column does not come after the row.
+fn causal(c: &mut Call<'_, '_>, rows: Dim, columns: Dim) -> Built<Value> {
+    let row = iota(c, rows.clone())?;
+    let row = c.op(Reshape { shape: Shape::from_iter([rows, Dim::from(1)]) }, [row.into()])?;
+    let column = iota(c, columns)?;
+    c.op(Pointwise::Le, [column.into(), row.into()])
+}
+
+/// Each head of a key or value repeated for the query heads it serves (`pre_process_group_query_attention_input`).
+fn repeat_heads(c: &mut Call<'_, '_>, x: Value, query: &[Dim]) -> Built<Value> {
+    let shape = c.ty(x).shape.clone();
+    let at = shape.len().checked_sub(3).ok_or_else(|| Fault::Bad("grouped heads need at least 3 dims".into()))?;
+    let heads = &shape[at];
+    let times =
+        query[at].exact_div(heads).ok_or_else(|| Fault::Bad(format!("{} heads are no multiple of {heads}", query[at])))?;
+    if times.is(1) {
+        return Ok(x);
+    }
+    let with =
+        |extent: Dim| -> Shape { shape[..=at].iter().cloned().chain([extent]).chain(shape[at + 1..].iter().cloned()).collect() };
+    let apart = c.op(Reshape { shape: with(Dim::from(1)) }, [x.into()])?;
+    let repeated = c.op(Expand { shape: with(times) }, [apart.into()])?;
+    let mut joined = shape.clone();
+    joined[at] = query[at].clone();
+    c.op(Reshape { shape: joined }, [repeated.into()])
+}

@@ -1,0 +1,324 @@
+//! Gathers, scatters, joins and orders.
+
+use super::{
+    super::{
+        call::{Built, Call, Fault, Out},
+        number,
+    },
+    pointwise::common_dtype,
+    updates::iota,
+};
+use crate::{
+    DType, Dim, Operand, Scalar, Shape, Value,
+    ops::{Axes, Cat, Expand, Full, Gather, Index, IndexPut, Iota, Pointwise, Reshape, ScatterAdd, Slice, Sort, TopK},
+};
+use smallvec::smallvec;
+
+/// Index tensors and the dims they index; where there are masks, the caller decides.
+fn indices(c: &mut Call<'_, '_>) -> Built<(Axes, Vec<Value>)> {
+    let list = c.optional_tensors("indices")?;
+    let given = list.into_iter().enumerate().filter_map(|(axis, index)| index.map(|index| (axis, index)));
+    let (axes, values): (Axes, Vec<Value>) = given.unzip();
+    if axes.is_empty() {
+        return Err(Fault::Bad("it has no index tensor".into()));
+    }
+    Ok((axes, values))
+}
+
+fn is_mask(c: &Call<'_, '_>, index: Value) -> bool {
+    matches!(c.ty(index).dtype, DType::Bool | DType::U8)
+}
+
+pub fn index(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let (axes, indices) = indices(c)?;
+    if indices.iter().any(|&index| is_mask(c, index)) {
+        return Err(Fault::Unsupported("by a mask: the size of the result depends on data".into()));
+    }
+    let operands = std::iter::once(x).chain(indices).map(Operand::from).collect::<Vec<_>>();
+    Ok(Out::Value(c.op(Index { axes }, operands)?))
+}
+
+pub fn index_put(c: &mut Call<'_, '_>) -> Built {
+    let (x, values) = (c.tensor("self")?, c.tensor("values")?);
+    let accumulate = c.flag("accumulate")?;
+    let dtype = c.ty(x).dtype;
+    let values = c.cast(values, dtype)?;
+    let (axes, indices) = indices(c)?;
+    if indices.iter().any(|&index| is_mask(c, index)) {
+        return masked_put(c, x, values, &indices, accumulate);
+    }
+    let operands = [x, values].into_iter().chain(indices).map(Operand::from).collect::<Vec<_>>();
+    Ok(Out::Value(c.op(IndexPut { axes, accumulate }, operands)?))
+}
+
+/// One value wherever a mask over the leading dims holds; several values would need their rank among the chosen.
+fn masked_put(c: &mut Call<'_, '_>, x: Value, values: Value, indices: &[Value], accumulate: bool) -> Built {
+    let &[mask] = indices else { return Err(Fault::Unsupported("by a mask beside other indices".into())) };
+    if c.ty(mask).dtype != DType::Bool || accumulate || !c.ty(values).numel().is(1) {
+        return Err(Fault::Unsupported("by a mask, of several values".into()));
+    }
+    let rank = c.ty(x).rank();
+    let mut shape = c.ty(mask).shape.clone();
+    shape.resize(rank.max(shape.len()), Dim::from(1));
+    let mask = c.op(Reshape { shape }, [mask.into()])?;
+    let value = c.op(Reshape { shape: Shape::new() }, [values.into()])?;
+    Ok(Out::Value(c.op(Pointwise::Where, [mask.into(), value.into(), x.into()])?))
+}
+
+pub fn index_select(c: &mut Call<'_, '_>) -> Built {
+    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    if c.ty(index).rank() != 1 || c.ty(x).rank() == 0 {
+        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    }
+    let dim = c.axis("dim", c.ty(x).rank())?;
+    Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?))
+}
+
+pub fn embedding(c: &mut Call<'_, '_>) -> Built {
+    let (weight, ids) = (c.tensor("weight")?, c.tensor("indices")?);
+    Ok(Out::Value(c.op(Index { axes: Axes::from_iter([0]) }, [weight.into(), ids.into()])?))
+}
+
+pub fn gather(c: &mut Call<'_, '_>) -> Built {
+    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let dim = c.axis("dim", c.ty(x).rank())?;
+    Ok(Out::Value(c.op(Gather { dim }, [x.into(), index.into()])?))
+}
+
+/// The leading part of `src` that `index` covers: scatters may leave the rest unread.
+fn covered(c: &mut Call<'_, '_>, mut src: Value, index: Value) -> Built<Value> {
+    let shape = c.ty(index).shape.clone();
+    for (dim, extent) in shape.iter().enumerate() {
+        if c.ty(src).shape.get(dim).is_some_and(|have| have != extent) {
+            let part = Slice { dim, start: Dim::from(0), end: extent.clone(), step: 1 };
+            src = c.op(part, [src.into()])?;
+        }
+    }
+    Ok(src)
+}
+
+/// `out[i][index[i][j]] = src[i][j]`: an index_put whose other indices are the positions themselves.
+pub fn scatter(c: &mut Call<'_, '_>) -> Built {
+    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let ty = c.ty(x).clone();
+    let shape = c.ty(index).shape.clone();
+    if ty.rank() == 0 || shape.len() != ty.rank() {
+        return Err(Fault::Unsupported("of 0-d tensors".into()));
+    }
+    let dim = c.axis("dim", ty.rank())?;
+    let values = if c.row.has("src") {
+        let src = c.tensor("src")?;
+        let src = covered(c, src, index)?;
+        c.cast(src, ty.dtype)?
+    } else {
+        let value = c.scalar("value")?;
+        c.op(Full { shape: Shape::new(), value, dtype: ty.dtype }, [])?
+    };
+    let mut operands: Vec<Operand> = vec![x.into(), values.into()];
+    for (axis, extent) in shape.iter().enumerate() {
+        if axis == dim {
+            operands.push(index.into());
+            continue;
+        }
+        let positions = iota(c, extent.clone())?;
+        let mut along: Shape = smallvec![Dim::from(1); shape.len()];
+        along[axis] = extent.clone();
+        operands.push(c.op(Reshape { shape: along }, [positions.into()])?.into());
+    }
+    Ok(Out::Value(c.op(IndexPut { axes: (0..ty.rank()).collect(), accumulate: false }, operands)?))
+}
+
+pub fn scatter_add(c: &mut Call<'_, '_>) -> Built {
+    let (x, index, src) = (c.tensor("self")?, c.tensor("index")?, c.tensor("src")?);
+    let dim = c.axis("dim", c.ty(x).rank())?;
+    let src = covered(c, src, index)?;
+    Ok(Out::Value(c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?))
+}
+
+/// Positions from the last to the first.
+fn reversed(c: &mut Call<'_, '_>, extent: &Dim) -> Built<Value> {
+    match extent.as_const() {
+        Some(len) => c.op(Iota { len: len.into(), start: len - 1, step: -1, dtype: DType::I64 }, []),
+        None => {
+            let down = c.op(Iota { len: extent.clone(), start: -1, step: -1, dtype: DType::I64 }, [])?;
+            let len = number::of_dim(&mut c.translator.graph, extent, &c.name)?;
+            c.op(Pointwise::Add, [down.into(), len])
+        }
+    }
+}
+
+pub fn flip(c: &mut Call<'_, '_>) -> Built {
+    let mut x = c.tensor("self")?;
+    let shape = c.ty(x).shape.clone();
+    let dims = c.axes("dims", shape.len())?.unwrap_or_default();
+    for dim in dims.into_iter().filter(|&dim| dim < shape.len()) {
+        let positions = reversed(c, &shape[dim])?;
+        x = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), positions.into()])?;
+    }
+    Ok(Out::Value(x))
+}
+
+/// Each element `repeats` times in a row: `x[positions // repeats]`.
+pub fn repeat_interleave(c: &mut Call<'_, '_>) -> Built {
+    let mut x = c.tensor("self")?;
+    let repeats = c.int("repeats")?;
+    if repeats < 1 {
+        return Err(Fault::Unsupported(format!("{repeats} times")));
+    }
+    let dim = if c.given("dim")? {
+        c.axis("dim", c.ty(x).rank())?
+    } else {
+        let shape = Shape::from_iter([c.ty(x).numel()]);
+        x = c.op(Reshape { shape }, [x.into()])?;
+        0
+    };
+    let Some(extent) = c.ty(x).shape.get(dim).cloned() else { return Err(Fault::Unsupported("of a 0-d tensor".into())) };
+    let positions = iota(c, extent * Dim::from(repeats))?;
+    let sources = c.op(Pointwise::FloorDiv, [positions.into(), Scalar::Int(repeats).into()])?;
+    Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), sources.into()])?))
+}
+
+/// The whole tensor side by side, `repeats` times along each dim.
+pub fn repeat(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let extents = c.ty(x).shape.clone();
+    let repeats = c.dims("repeats")?;
+    let new = repeats.len().checked_sub(extents.len()).ok_or_else(|| Fault::Bad("it drops dims".into()))?;
+    let (mut apart, mut wide, mut joined) = (Shape::new(), Shape::new(), Shape::new());
+    for (i, times) in repeats.into_iter().enumerate() {
+        let extent = i.checked_sub(new).map_or(Dim::from(1), |at| extents[at].clone());
+        apart.extend([Dim::from(1), extent.clone()]);
+        wide.extend([times.clone(), extent.clone()]);
+        joined.push(times * extent);
+    }
+    let apart = c.op(Reshape { shape: apart }, [x.into()])?;
+    let wide = c.op(Expand { shape: wide }, [apart.into()])?;
+    Ok(Out::Value(c.op(Reshape { shape: joined }, [wide.into()])?))
+}
+
+/// Values joined along a dim, in the dtype they promote to.
+fn join(c: &mut Call<'_, '_>, values: &[Value], dim: usize) -> Built<Value> {
+    let dtype = common_dtype(c, values)?;
+    let parts: Vec<Operand> = values.iter().map(|&value| c.cast(value, dtype).map(Operand::from)).collect::<Built<_>>()?;
+    match parts[..] {
+        [Operand::Value(only)] => Ok(only),
+        _ => c.op(Cat { dim }, parts),
+    }
+}
+
+pub fn cat(c: &mut Call<'_, '_>) -> Built {
+    let all = c.tensors("tensors")?;
+    // 1-d tensors without elements join with anything, by old custom (`at::native::cat_should_skip_tensor`).
+    let skipped = |c: &Call<'_, '_>, value: Value| c.ty(value).rank() == 1 && c.ty(value).shape[0].is(0);
+    let values: Vec<Value> = all.iter().copied().filter(|&value| !skipped(c, value)).collect();
+    let values = if values.is_empty() { all } else { values };
+    let first = *values.first().ok_or_else(|| Fault::Bad("it joins nothing".into()))?;
+    let dim = c.axis("dim", c.ty(first).rank())?;
+    Ok(Out::Value(join(c, &values, dim)?))
+}
+
+pub fn stack(c: &mut Call<'_, '_>) -> Built {
+    let values = c.tensors("tensors")?;
+    let first = *values.first().ok_or_else(|| Fault::Bad("it stacks nothing".into()))?;
+    let dim = c.axis("dim", c.ty(first).rank() + 1)?;
+    let mut rows = Vec::with_capacity(values.len());
+    for value in values {
+        let mut shape = c.ty(value).shape.clone();
+        shape.insert(dim, Dim::from(1));
+        rows.push(c.op(Reshape { shape }, [value.into()])?);
+    }
+    Ok(Out::Value(join(c, &rows, dim)?))
+}
+
+/// Constant padding: pairs (before, after) from the last dim on; negative ones cut.
+pub fn pad(c: &mut Call<'_, '_>) -> Built {
+    if c.row.has("mode") && c.text("mode")? != "constant" {
+        return Err(Fault::Unsupported(format!("in mode `{}`", c.text("mode")?)));
+    }
+    let mut x = c.tensor("self")?;
+    let ty = c.ty(x).clone();
+    let value = c.number("value")?.unwrap_or(Scalar::Int(0));
+    let pads = c.dims("pad")?;
+    if pads.len() % 2 != 0 || pads.len() / 2 > ty.rank() {
+        return Err(Fault::Bad(format!("{} paddings for {} dims", pads.len(), ty.rank())));
+    }
+    for (i, pair) in pads.chunks_exact(2).enumerate() {
+        let dim = ty.rank() - 1 - i;
+        let (mut start, mut end) = (Dim::from(0), ty.shape[dim].clone());
+        let mut parts = Vec::new();
+        let filler = |c: &mut Call<'_, '_>, x: Value, extent: &Dim| {
+            let mut shape = c.ty(x).shape.clone();
+            shape[dim] = extent.clone();
+            c.op(Full { shape, value, dtype: ty.dtype }, [])
+        };
+        let cuts = |pad: &Dim| pad.as_const().is_some_and(|pad| pad < 0);
+        if cuts(&pair[0]) {
+            start = -pair[0].clone();
+        }
+        if cuts(&pair[1]) {
+            end = end + pair[1].clone();
+        }
+        let middle = Slice { dim, start, end, step: 1 };
+        let whole = middle.start.is(0) && middle.end == ty.shape[dim];
+        let middle = if whole { x } else { c.op(middle, [x.into()])? };
+        if !cuts(&pair[0]) && !pair[0].is(0) {
+            parts.push(filler(c, x, &pair[0])?);
+        }
+        parts.push(middle);
+        if !cuts(&pair[1]) && !pair[1].is(0) {
+            parts.push(filler(c, x, &pair[1])?);
+        }
+        x = join(c, &parts, dim)?;
+    }
+    Ok(Out::Value(x))
+}
+
+/// Differences of neighbours, `n` times over.
+pub fn diff(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let dim = c.axis("dim", c.ty(x).rank())?;
+    let (before, after) = (c.optional("prepend")?, c.optional("append")?);
+    let parts: Vec<Value> = before.into_iter().chain([x]).chain(after).collect();
+    let mut x = join(c, &parts, dim)?;
+    for _ in 0..c.int("n")? {
+        let Some(extent) = c.ty(x).shape.get(dim).cloned() else {
+            return Err(Fault::Bad("a 0-d tensor has no neighbours".into()));
+        };
+        let later = c.op(Slice { dim, start: Dim::from(1), end: extent.clone(), step: 1 }, [x.into()])?;
+        let earlier = c.op(Slice { dim, start: Dim::from(0), end: extent - Dim::from(1), step: 1 }, [x.into()])?;
+        let op = if c.ty(x).dtype == DType::Bool { Pointwise::Ne } else { Pointwise::Sub };
+        x = c.op(op, [later.into(), earlier.into()])?;
+    }
+    Ok(Out::Value(x))
+}
+
+fn sorted(c: &mut Call<'_, '_>) -> Built<crate::NodeId> {
+    let x = c.tensor("self")?;
+    if c.ty(x).rank() == 0 {
+        return Err(Fault::Unsupported("of a 0-d tensor".into()));
+    }
+    let (dim, descending) = (c.axis("dim", c.ty(x).rank())?, c.flag("descending")?);
+    c.ops(Sort { dim, descending }, [x.into()])
+}
+
+pub fn sort(c: &mut Call<'_, '_>) -> Built {
+    let node = sorted(c)?;
+    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+}
+
+pub fn argsort(c: &mut Call<'_, '_>) -> Built {
+    Ok(Out::Value(Value { node: sorted(c)?, index: 1 }))
+}
+
+pub fn topk(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let rank = c.ty(x).rank();
+    let k = usize::try_from(c.int("k")?).map_err(|_| Fault::Bad("its k is negative".into()))?;
+    if rank == 0 {
+        return Err(Fault::Unsupported("of a 0-d tensor".into()));
+    }
+    let (dim, largest) = (c.axis("dim", rank)?, c.flag("largest")?);
+    let node = c.ops(TopK { k, dim, largest }, [x.into()])?;
+    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+}

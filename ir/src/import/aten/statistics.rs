@@ -1,0 +1,140 @@
+//! Moments, norms of vectors, and log-sum-exp, from simpler reductions.
+
+use super::{
+    super::{
+        call::{Built, Call, Fault, Out},
+        number,
+    },
+    reductions::{dims, reduce},
+};
+use crate::{
+    DType, Dim, Operand, Scalar, Value,
+    dtype::Category,
+    ops::{Axes, Pointwise, ReduceKind, Reshape},
+};
+
+fn float(value: f64) -> Operand {
+    Scalar::Float(value).into()
+}
+
+/// Drops the reduced dims of a result that kept them.
+fn dropped(c: &mut Call<'_, '_>, x: Value, dims: &Axes, keepdim: bool) -> Built<Value> {
+    if keepdim || dims.is_empty() {
+        return Ok(x);
+    }
+    let shape = &c.ty(x).shape;
+    let shape = (0..shape.len()).filter(|i| !dims.contains(i)).map(|i| shape[i].clone()).collect();
+    c.op(Reshape { shape }, [x.into()])
+}
+
+/// `log(Σ exp(x - max)) + max`, with 0 for an infinite maximum (aten/src/ATen/native/ReduceOps.cpp, `logsumexp_out_impl`).
+pub fn logsumexp(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let x = if c.ty(x).dtype.category() < Category::Float { c.cast(x, DType::F32)? } else { x };
+    let ty = c.ty(x).clone();
+    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    if ty.dtype.is_complex() {
+        return Err(Fault::Unsupported("of complex numbers".into()));
+    }
+    if ty.numel().is(0) {
+        let exp = c.op(Pointwise::Exp, [x.into()])?;
+        let sum = reduce(c, exp, ReduceKind::Sum, dims, keepdim, ty.dtype)?;
+        return Ok(Out::Value(c.op(Pointwise::Log, [sum.into()])?));
+    }
+    let max = reduce(c, x, ReduceKind::Amax, dims.clone(), true, ty.dtype)?;
+    let size = c.op(Pointwise::Abs, [max.into()])?;
+    let infinite = c.op(Pointwise::Eq, [size.into(), float(f64::INFINITY)])?;
+    let max = c.op(Pointwise::Where, [infinite.into(), float(0.0), max.into()])?;
+    let shifted = c.op(Pointwise::Sub, [x.into(), max.into()])?;
+    let exp = c.op(Pointwise::Exp, [shifted.into()])?;
+    let sum = reduce(c, exp, ReduceKind::Sum, dims.clone(), true, ty.dtype)?;
+    let log = c.op(Pointwise::Log, [sum.into()])?;
+    let result = c.op(Pointwise::Add, [log.into(), max.into()])?;
+    Ok(Out::Value(dropped(c, result, &dims, keepdim)?))
+}
+
+/// `(Σ |x|^ord)^(1/ord)` and its limits; halves accumulate in f32.
+pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let given = c.dtype("dtype")?;
+    let x = given.map_or(Ok(x), |dtype| c.cast(x, dtype))?;
+    let ty = c.ty(x).clone();
+    if !ty.dtype.is_float() {
+        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    }
+    let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?, c.float("ord")?);
+    let wide = ty.dtype.opmath();
+    let x = c.cast(x, wide)?;
+    let size = c.op(Pointwise::Abs, [x.into()])?;
+    let norm = if ord == f64::INFINITY {
+        reduce(c, size, ReduceKind::Amax, dims, keepdim, wide)?
+    } else if ord == f64::NEG_INFINITY {
+        reduce(c, size, ReduceKind::Amin, dims, keepdim, wide)?
+    } else if ord == 0.0 {
+        let counted = c.op(Pointwise::Ne, [x.into(), Scalar::Int(0).into()])?;
+        reduce(c, counted, ReduceKind::Sum, dims, keepdim, wide)?
+    } else if ord == 1.0 {
+        reduce(c, size, ReduceKind::Sum, dims, keepdim, wide)?
+    } else if ord == 2.0 {
+        let square = c.op(Pointwise::Mul, [x.into(), x.into()])?;
+        let sum = reduce(c, square, ReduceKind::Sum, dims, keepdim, wide)?;
+        c.op(Pointwise::Sqrt, [sum.into()])?
+    } else {
+        let power = c.op(Pointwise::Pow, [size.into(), float(ord)])?;
+        let sum = reduce(c, power, ReduceKind::Sum, dims, keepdim, wide)?;
+        c.op(Pointwise::Pow, [sum.into(), float(1.0 / ord)])?
+    };
+    Ok(Out::Value(c.cast(norm, ty.dtype)?))
+}
+
+/// What `var`, `std` and `var_mean` return.
+#[derive(Clone, Copy, Debug)]
+pub enum Moment {
+    Mean,
+    Var,
+    Std,
+}
+
+/// `Σ (x - mean)² / max(n - correction, 0)` and relatives. PyTorch accumulates these in double on the CPU (Welford's algorithm in
+/// `std_var_kernel`); two passes in f64 give the same digits, and do not overflow where squares leave f32.
+pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
+    let x = c.tensor("self")?;
+    let ty = c.ty(x).clone();
+    if !ty.dtype.is_float() {
+        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    }
+    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    let correction = match c.row.has("unbiased") {
+        true => f64::from(u8::from(c.flag("unbiased")?)),
+        false => c.number("correction")?.map_or(1.0, Scalar::as_f64),
+    };
+    let x = c.cast(x, DType::F64)?;
+    let mean = reduce(c, x, ReduceKind::Mean, dims.clone(), true, DType::F64)?;
+    let centered = c.op(Pointwise::Sub, [x.into(), mean.into()])?;
+    let square = c.op(Pointwise::Mul, [centered.into(), centered.into()])?;
+    let sum = reduce(c, square, ReduceKind::Sum, dims.clone(), true, DType::F64)?;
+    let count = dims.iter().fold(Dim::from(1), |n, &dim| n * ty.shape[dim].clone());
+    let freedom = match count.as_const() {
+        Some(n) => float((n as f64 - correction).max(0.0)),
+        None => {
+            let n = number::of_dim(&mut c.translator.graph, &count, &c.name)?;
+            let n = c.op(Pointwise::Sub, [n, float(correction)])?;
+            c.op(Pointwise::Maximum, [n.into(), float(0.0)])?.into()
+        }
+    };
+    let variance = c.op(Pointwise::Div, [sum.into(), freedom])?;
+    let mut values = Vec::new();
+    for moment in moments {
+        let value = match moment {
+            Moment::Mean => mean,
+            Moment::Var => variance,
+            Moment::Std => c.op(Pointwise::Sqrt, [variance.into()])?,
+        };
+        let value = dropped(c, value, &dims, keepdim)?;
+        values.push(c.cast(value, ty.dtype)?);
+    }
+    match values[..] {
+        [value] => Ok(Out::Value(value)),
+        _ => Ok(Out::Values(values.into())),
+    }
+}
