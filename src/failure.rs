@@ -1,6 +1,7 @@
 //! What ends a command early: one error with its exit code, its cause and what to do about it.
 
 use eglu_codegen::{LowerError, cuda::EmitError};
+use eglu_ir::json::JsonError;
 use eglu_passes::PassError;
 use eglu_runtime::{Fault, RuntimeError, cuda::CudaError};
 use std::{error::Error, fmt, io::IsTerminal};
@@ -145,5 +146,11 @@ impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Failure {
         let exit = if error.is_environment() { Exit::Environment } else { Exit::Data };
         Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<JsonError> for Failure {
+    fn from(error: JsonError) -> Failure {
+        Failure::data("the graph has no JSON").because(error)
     }
 }

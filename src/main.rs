@@ -6,6 +6,7 @@ mod draw;
 mod failure;
 mod screen;
 mod table;
+mod workload;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! A plan made ready on a device.
 
-use crate::RuntimeError;
+use crate::{Device, RuntimeError, cpu::CpuExecutable};
 use eglu_codegen::Plan;
-use eglu_ir::{Bindings, Tensor, TensorType, bind::bind};
+use eglu_ir::{Bindings, Tensor, TensorType, bind::bind, weights::Weights};
 use std::sync::Arc;
 
 /// Gives the contents of a weight by its fully qualified name.
@@ -78,6 +78,17 @@ impl Executable {
     pub fn new(backend: Box<dyn Backend>) -> Executable {
         let signature = backend.plan().inputs.iter().map(|input| (input.name.clone(), input.ty.clone())).collect();
         Executable { backend, signature }
+    }
+
+    /// Makes a plan ready on a device, its weights in place.
+    pub fn load(plan: Plan, weights: &Weights, device: &Device) -> Result<Executable, RuntimeError> {
+        let source = |name: &str| {
+            weights.get(name).map_err(|source| RuntimeError::Weight { name: name.into(), source: Box::new(source) })
+        };
+        Ok(Executable::new(match device {
+            Device::Cpu => Box::new(CpuExecutable::load(plan, &source, None)?),
+            Device::Cuda(_) => return Err(RuntimeError::Usage("the CUDA backend is not connected yet".into())),
+        }))
     }
 
     /// Runs the plan on dense host tensors in signature order; gives all outputs of the plan in signature order.

@@ -51,6 +51,17 @@ fn indexed_spec(text: &str) -> Result<(usize, InputSpec), String> {
 }
 
 impl Bench {
+    /// Runs the subcommand.
+    pub fn run(self) -> Result<(), Failure> {
+        let mut imported = model::load(&self.model)?;
+        let random = self.choose_weights(&mut imported)?;
+        let bindings = sizes(&imported.graph.symbols, &self.dims, self.tokens).map_err(|error| Failure::usage(error.to_string()))?;
+        let inputs = self.draw_inputs(&imported.graph, &bindings)?;
+        let profile = device::profile_of(self.device)?;
+        let _ = (random, inputs, profile);
+        Ok(())
+    }
+
     /// Weights to run with, and whether they are random.
     fn choose_weights(&self, imported: &mut Imported) -> Result<bool, Failure> {
         let random = match self.weights.as_deref() {

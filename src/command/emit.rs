@@ -36,7 +36,7 @@ pub struct Emit {
 impl Emit {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
-        let target = target_named(&self.arch)?;
+        let target = device::target_named(&self.arch)?;
         let imported = model::load(&self.model)?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let optimized = pipeline.run(imported.graph, &Options::new(profile_for(target)?))?;
@@ -61,12 +61,6 @@ impl Emit {
         ));
         Ok(())
     }
-}
-
-fn target_named(arch: &str) -> Result<Target, Failure> {
-    Target::from_name(arch).ok_or_else(|| {
-        Failure::usage(format!("there is no code generation for the architecture `{arch}`")).help("give sm_80, sm_86, sm_89 or sm_90a")
-    })
 }
 
 /// The profile to optimise with: that of the built-in device nearest to the architecture.

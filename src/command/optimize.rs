@@ -10,7 +10,7 @@ use crate::{
 use clap::Args;
 use eglu_codegen::{
     Plan,
-    cuda::{Target, emit},
+    cuda::emit,
     lower,
 };
 use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
@@ -99,7 +99,7 @@ impl Optimize {
         }
         if let (Some(path), Some(form)) = (&self.output, form) {
             let text = match form {
-                Form::Json => to_json(&optimized.graph),
+                Form::Json => to_json(&optimized.graph)?,
                 Form::Text => print_graph(&optimized.graph),
             };
             deliver::file(path, text.as_bytes())?;
@@ -128,7 +128,7 @@ impl Form {
 
 /// How many kernels a run of the plan launches on the device.
 fn kernels(plan: &Plan, profile: &DeviceProfile) -> Result<usize, Failure> {
-    match Target::for_capability(profile.arch) {
+    match device::target_of(profile) {
         Some(target) => Ok(emit(plan, target)?.launches.len()),
         None => Ok(plan.steps.len()),
     }

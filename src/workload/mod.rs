@@ -6,6 +6,6 @@ mod sizes;
 mod spec;
 
 pub use bound::{Bound, bound};
-pub use draw::{DrawError, draw};
-pub use sizes::{SizeError, sizes};
-pub use spec::{InputSpec, Routing, SpecError};
+pub use draw::draw;
+pub use sizes::sizes;
+pub use spec::{InputSpec, Routing};

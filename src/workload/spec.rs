@@ -29,7 +29,7 @@ pub enum InputSpec {
 }
 
 /// How tokens choose experts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Routing {
     /// Every expert is as likely as any other.
     #[default]
