@@ -1,7 +1,8 @@
 //! What can go wrong while a plan is loaded or run.
 
 use crate::cuda::CudaError;
-use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
+use eglu_codegen::cuda::EmitError;
+use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError, weights::WeightError};
 use std::sync::Arc;
 
 /// Whose fault an error is; decides the exit code of the command.
@@ -19,12 +20,10 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RuntimeError {
-    #[error("the weight `{name}` has no contents: give a file that holds it, or random weights")]
-    MissingWeight { name: Arc<str> },
     #[error("the weight `{name}` is {found}, the graph declares {want}")]
     WeightType { name: Arc<str>, want: String, found: String },
-    #[error("the weight `{name}` cannot be read: {source}")]
-    Weight { name: Arc<str>, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Weight(Box<WeightError>),
     #[error(transparent)]
     Inputs(Box<BindError>),
     #[error("the sizes of this run: {0}")]
@@ -39,14 +38,16 @@ pub enum RuntimeError {
     Unsupported { step: Arc<str>, op: &'static str, dtype: DType, device: String },
     #[error("{0}")]
     Usage(String),
-    #[error("{what}: {why}. {remedy}")]
-    Environment { what: String, why: String, remedy: String },
-    #[error("{call} failed on {device}: {why}")]
-    Driver { call: &'static str, device: String, why: String },
-    #[error("the generated kernel `{kernel}` does not compile, which is a bug in eglu; the compiler says:\n{log}")]
-    Kernel { kernel: String, log: String },
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    #[error("no CUDA kernel for this plan: {0}")]
+    Emit(#[from] EmitError),
+}
+
+impl From<WeightError> for RuntimeError {
+    fn from(error: WeightError) -> RuntimeError {
+        RuntimeError::Weight(Box::new(error))
+    }
 }
 
 impl From<BindError> for RuntimeError {
@@ -61,9 +62,7 @@ impl RuntimeError {
         match self {
             RuntimeError::Usage(_) => Fault::Usage,
             RuntimeError::Cuda(error) if error.is_environment() => Fault::Environment,
-            RuntimeError::Environment { .. } | RuntimeError::Driver { .. } | RuntimeError::OutOfMemory { .. } => {
-                Fault::Environment
-            }
+            RuntimeError::OutOfMemory { .. } => Fault::Environment,
             _ => Fault::Data,
         }
     }
