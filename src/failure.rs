@@ -41,11 +41,6 @@ impl Failure {
         Failure::new(Exit::Usage, what)
     }
 
-    /// The environment lacks something.
-    pub fn environment(what: impl Into<String>) -> Failure {
-        Failure::new(Exit::Environment, what)
-    }
-
     /// The error behind it.
     pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Failure {
         self.cause = Some(cause.into());

@@ -61,16 +61,6 @@ pub fn bytes(count: f64) -> String {
     format!("{value:.1} TiB")
 }
 
-/// Milliseconds with three to four significant digits.
-pub fn milliseconds(ms: f64) -> String {
-    match ms {
-        ms if ms >= 100.0 => format!("{ms:.0}"),
-        ms if ms >= 10.0 => format!("{ms:.1}"),
-        ms if ms >= 1.0 => format!("{ms:.2}"),
-        ms => format!("{ms:.4}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

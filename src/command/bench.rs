@@ -2,13 +2,21 @@
 
 use super::{device, model};
 use crate::{
+    deliver,
     failure::Failure,
+    screen::show,
     workload::{Bound, InputSpec, Routing, bound, draw, sizes},
 };
 use clap::Args;
-use eglu_ir::{Bindings, Graph, Tensor, import::Imported, weights::Weights};
-use eglu_runtime::Device;
-use std::path::PathBuf;
+use eglu_codegen::lower;
+use eglu_ir::{Bindings, Graph, NodeId, Tensor, import::Imported, weights::Weights};
+use eglu_passes::{Options, Pipeline};
+use eglu_runtime::{
+    Device, Executable,
+    bench::{self, BenchError},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{path::PathBuf, time::Duration};
 
 /// Measures the fused model beside the unfused one, on inputs drawn at random.
 ///
@@ -39,9 +47,30 @@ pub struct Bench {
     /// Seed of everything drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Time to spend on runs of both plans; each runs five times at least
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// How many of the slowest steps to show
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    top: usize,
     /// Where to write the result as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// Steps of the progress bar.
+const PARTS: u64 = 1000;
+
+/// A bar on stderr; indicatif draws nothing where that is no terminal.
+fn progress_bar() -> ProgressBar {
+    ProgressBar::new(PARTS).with_style(ProgressStyle::default_bar())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give seconds, from 0 to 3600".into()),
+    }
 }
 
 fn indexed_spec(text: &str) -> Result<(usize, InputSpec), String> {
@@ -54,11 +83,32 @@ impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let mut imported = model::load(&self.model)?;
-        let random = self.choose_weights(&mut imported)?;
         let bindings = sizes(&imported.graph.symbols, &self.dims, self.tokens).map_err(|error| Failure::usage(error.to_string()))?;
         let inputs = self.draw_inputs(&imported.graph, &bindings)?;
+        let random = self.choose_weights(&mut imported)?;
         let profile = device::profile_of(self.device)?;
-        let _ = (random, inputs, profile);
+        let load = |pipeline: Pipeline| -> Result<Executable, Failure> {
+            let optimized = pipeline.run(imported.graph.clone(), &Options::new(profile.clone()))?;
+            Ok(Executable::load(lower(&optimized.graph)?, &imported.weights, &self.device)?)
+        };
+        let (unfused, fused) = (load(Pipeline::unfused())?, load(Pipeline::standard())?);
+
+        // The host's rates are measured; those of a GPU are its profile's.
+        let (rates, measured) = if self.device == Device::Cpu { (bench::host(), true) } else { (profile.clone(), false) };
+        let bar = progress_bar();
+        let mut progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
+        let options = bench::Options { budget: Duration::from_secs_f64(self.seconds), ..bench::Options::default() };
+        let comparison = bench::side_by_side((&unfused, &fused), &inputs, (&rates, measured), &options, &mut progress);
+        bar.finish_and_clear();
+        let comparison = comparison.map_err(|error| match error {
+            BenchError::Run(error) => error.into(),
+            error => Failure::data("the plans cannot be compared").because(error),
+        })?;
+        let weights = if random { "random weights" } else { "weights of the model" };
+        show(&format!("{}\n{weights}, seed {}\n", comparison.table(self.top).trim_end(), self.seed));
+        if let Some(path) = &self.json {
+            deliver::file(path, super::json(&comparison).as_bytes())?;
+        }
         Ok(())
     }
 
@@ -86,7 +136,7 @@ impl Bench {
         if let Some((index, _)) = self.inputs.iter().find(|(index, _)| *index >= count) {
             return Err(Failure::usage(format!("`{}` has no input {index}; it has {count}, numbered from 0", graph.name)));
         }
-        let draw_one = |(i, &id): (usize, &eglu_ir::NodeId)| {
+        let draw_one = |(i, &id): (usize, &NodeId)| {
             let ty = graph.ty(id.into());
             let given = self.inputs.iter().rev().find(|(index, _)| *index == i).map(|(_, spec)| *spec);
             let spec = given.unwrap_or_else(|| default_spec(graph, id));
@@ -101,7 +151,7 @@ impl Bench {
 }
 
 /// Floats are normal; integers are what the graph's use of them bounds them to.
-fn default_spec(graph: &Graph, id: eglu_ir::NodeId) -> InputSpec {
+fn default_spec(graph: &Graph, id: NodeId) -> InputSpec {
     let ty = graph.ty(id.into());
     if ty.dtype.is_float() || ty.dtype.is_complex() {
         return InputSpec::Normal;
