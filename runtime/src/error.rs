@@ -1,6 +1,7 @@
 //! What can go wrong while a plan is loaded or run.
 
 use crate::cuda::CudaError;
+use eglu_codegen::cuda::EmitError;
 use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ pub enum RuntimeError {
     Unsupported { step: Arc<str>, op: &'static str, dtype: DType, device: String },
     #[error("{0}")]
     Usage(String),
+    #[error(transparent)]
+    Emit(#[from] EmitError),
     #[error(transparent)]
     Cuda(#[from] CudaError),
 }
