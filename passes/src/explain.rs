@@ -23,7 +23,12 @@ pub fn explain(optimized: &Optimized, name: &str) -> Option<String> {
     let about = |nodes: &[Arc<str>]| nodes.iter().any(|node| &**node == name || names.contains(&node));
     let steps: Vec<&Step> = report.trail.iter().filter(|step| about(&step.nodes)).collect();
     if after.is_empty() {
-        line(&mut text, format_args!("no node of the optimised graph stands for {name}: its value was constant, not needed, or that of another node"));
+        line(
+            &mut text,
+            format_args!(
+                "no node of the optimised graph stands for {name}: its value was constant, not needed, or that of another node"
+            ),
+        );
     }
     if steps.is_empty() {
         line(&mut text, format_args!("no rewrite rule was applied; canonical forms and fusion are passes of their own"));
@@ -35,11 +40,15 @@ pub fn explain(optimized: &Optimized, name: &str) -> Option<String> {
             line(&mut text, format_args!("       to   {}", step.after));
         }
     }
-    let misses: Vec<_> = report.refused.iter().filter(|miss| miss.node == name || names.iter().any(|name| name.as_ref() == miss.node)).collect();
+    let misses: Vec<_> =
+        report.refused.iter().filter(|miss| miss.node == name || names.iter().any(|name| name.as_ref() == miss.node)).collect();
     if !misses.is_empty() {
         line(&mut text, format_args!("\nrules that nearly applied:"));
         for miss in misses {
-            line(&mut text, format_args!("   - {} at {}: `{}` does not hold: {}", miss.rule, miss.node, miss.condition, miss.why));
+            line(
+                &mut text,
+                format_args!("   - {} at {}: `{}` does not hold: {}", miss.rule, miss.node, miss.condition, miss.why),
+            );
         }
     }
     Some(text)

@@ -153,12 +153,7 @@ impl Pipeline {
     }
 
     /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
-    pub fn run_printing(
-        &self,
-        mut graph: Graph,
-        options: &Options,
-        out: &mut dyn io::Write,
-    ) -> Result<Optimized, PassError> {
+    pub fn run_printing(&self, mut graph: Graph, options: &Options, out: &mut dyn io::Write) -> Result<Optimized, PassError> {
         let mut report = Report::new(&graph);
         for pass in &self.passes {
             let name = pass.name();

@@ -2,7 +2,7 @@
 
 use crate::cuda::CudaError;
 use eglu_codegen::cuda::EmitError;
-use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError};
+use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError, weights::WeightError};
 use std::sync::Arc;
 
 /// Whose fault an error is; decides the exit code of the command.
@@ -20,12 +20,10 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RuntimeError {
-    #[error("the weight `{name}` has no contents: give a file that holds it, or random weights")]
-    MissingWeight { name: Arc<str> },
     #[error("the weight `{name}` is {found}, the graph declares {want}")]
     WeightType { name: Arc<str>, want: String, found: String },
-    #[error("the weight `{name}` cannot be read: {source}")]
-    Weight { name: Arc<str>, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Weight(Box<WeightError>),
     #[error(transparent)]
     Inputs(Box<BindError>),
     #[error("the sizes of this run: {0}")]
@@ -41,9 +39,15 @@ pub enum RuntimeError {
     #[error("{0}")]
     Usage(String),
     #[error(transparent)]
-    Emit(#[from] EmitError),
-    #[error(transparent)]
     Cuda(#[from] CudaError),
+    #[error("no CUDA kernel for this plan: {0}")]
+    Emit(#[from] EmitError),
+}
+
+impl From<WeightError> for RuntimeError {
+    fn from(error: WeightError) -> RuntimeError {
+        RuntimeError::Weight(Box::new(error))
+    }
 }
 
 impl From<BindError> for RuntimeError {

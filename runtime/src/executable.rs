@@ -1,9 +1,9 @@
 //! A plan made ready on a device.
 
-use crate::RuntimeError;
-use eglu_codegen::Plan;
-use eglu_ir::{Bindings, Tensor, TensorType, bind::bind};
-use std::sync::Arc;
+use crate::{Device, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
+use eglu_codegen::{Plan, Source};
+use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind, weights::Weights};
+use std::{collections::HashMap, sync::Arc};
 
 /// Gives the contents of a weight by its fully qualified name.
 pub type WeightSource<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError>;
@@ -74,6 +74,33 @@ impl std::fmt::Debug for Executable {
 }
 
 impl Executable {
+    /// Makes a plan ready on a device: weights in place, kernels compiled or taken from the cache.
+    pub fn load(plan: Plan, weights: &Weights, device: &Device) -> Result<Executable, RuntimeError> {
+        let expected: HashMap<&str, (DType, &Dim)> = plan
+            .buffers
+            .iter()
+            .filter_map(|buffer| match &buffer.source {
+                Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
+                _ => None,
+            })
+            .collect();
+        let source = |path: &str| {
+            let tensor = weights.get(path)?;
+            match expected.get(path) {
+                Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
+                    let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
+                    Err(RuntimeError::WeightType { name: path.into(), want, found })
+                }
+                _ => Ok(tensor),
+            }
+        };
+        let backend: Box<dyn Backend> = match device {
+            Device::Cpu => Box::new(CpuExecutable::load(plan.clone(), &source, None)?),
+            Device::Cuda(ordinal) => Box::new(CudaExecutable::build(&plan, &source, *ordinal)?),
+        };
+        Ok(Executable::new(backend))
+    }
+
     /// An executable of an own backend.
     pub fn new(backend: Box<dyn Backend>) -> Executable {
         let signature = backend.plan().inputs.iter().map(|input| (input.name.clone(), input.ty.clone())).collect();

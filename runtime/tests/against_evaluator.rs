@@ -6,8 +6,12 @@ use eglu_ir::{
     eval::{EvalOperand, eval_graph, eval_op},
     ops::*,
     program::InstrOp,
+    weights::Weights,
 };
-use eglu_runtime::{Executable, RuntimeError, compare::compare, cpu::CpuExecutable};
+use eglu_runtime::{
+    Device, Executable,
+    compare::{Tolerance, compare},
+};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal};
@@ -105,7 +109,9 @@ impl Case {
                 prop_assert_eq!(want.len(), got.len());
                 for (i, (want, got)) in want.iter().zip(&got).enumerate() {
                     let difference = compare(&format!("output.{i}"), got, want).expect("one type");
-                    prop_assert!(difference.within, "{:?} of\n{:?}", difference, self.graph.node(node));
+                    // Inputs are of size 1: a sum that cancels to less may be off by as much as one that does not.
+                    let close = matches!(difference.tolerance, Tolerance::Relative(bound) if difference.max_abs <= bound);
+                    prop_assert!(difference.within || close, "{:?} of\n{:?}", difference, self.graph.node(node));
                 }
             }
             (Err(_), Err(_)) => {}
@@ -116,9 +122,7 @@ impl Case {
 }
 
 fn load(graph: &Graph) -> Executable {
-    let plan = lower(graph).expect("lowers");
-    let missing = |name: &str| Err(RuntimeError::MissingWeight { name: name.into() });
-    Executable::new(Box::new(CpuExecutable::load(plan, &missing, None).expect("loads")))
+    Executable::load(lower(graph).expect("lowers"), &Weights::default(), &Device::Cpu).expect("loads")
 }
 
 fn cast(x: &Tensor, dtype: DType) -> Tensor {

@@ -121,7 +121,7 @@ fn items(reduction: &Reduction<'_>) -> Emit<String> {
         fields += &format!("    {kind:?}State<{}> s{i};\n", ctype::opmath(value)?);
         merges += &format!("        s{i}.merge(other.s{i});\n");
     }
-    text += &format!("struct State {{\n{fields}    DEVICE_METHOD void merge(const State& other) {{\n{merges}    }}\n}};\n");
+    text += &format!("struct State {{\n{fields}    DEVICE void merge(const State& other) {{\n{merges}    }}\n}};\n");
     Ok(text)
 }
 

@@ -122,7 +122,8 @@ impl Fold for Complex64 {
     }
 
     fn mean(sum: Complex64, count: usize) -> Complex64 {
-        sum / count as f64
+        // PyTorch gives nan+0j where there is nothing to average.
+        if count == 0 { Complex64::new(f64::NAN, 0.0) } else { sum / count as f64 }
     }
 
     fn beats(_: Complex64, _: Complex64, _: bool) -> bool {
@@ -153,9 +154,6 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
     let needs_elements = matches!(kind, ReduceKind::Amax | ReduceKind::Amin | ReduceKind::Argmax | ReduceKind::Argmin);
     if needs_elements && count == 0 && !groups.bases.is_empty() {
         return Err(EvalError::Data(format!("{kind:?} of no elements has no value")));
-    }
-    if needs_elements && dtype.is_complex() {
-        return Err(EvalError::Unsupported { op: "amax", dtype });
     }
     let best = |largest: bool| {
         move |items: &mut dyn Iterator<Item = W>| {

@@ -79,7 +79,13 @@ fn neutral(graph: &Graph, op: Pointwise, operands: &[Operand]) -> Option<Rewrite
     let is = |value: f64| number.as_f64() == value && number.as_f64().is_sign_negative() == value.is_sign_negative();
     let holds = match op {
         // IEEE 754: x + (-0) is x for every x, but -0 + 0 is 0.
-        Pointwise::Add => if float { is(-0.0) } else { is(0.0) },
+        Pointwise::Add => {
+            if float {
+                is(-0.0)
+            } else {
+                is(0.0)
+            }
+        }
         Pointwise::Sub => !mirrored && is(0.0),
         Pointwise::Mul => is(1.0),
         Pointwise::Div => !mirrored && float && is(1.0),

@@ -64,9 +64,7 @@ pub(super) fn generators(graph: &Graph, op: &Op, operands: &[Operand]) -> Option
 }
 
 fn adds_unit_dims(from: &Shape, to: &Shape) -> bool {
-    to.len()
-        .checked_sub(from.len())
-        .is_some_and(|new| to[new..] == from[..] && to[..new].iter().all(|extent| extent.is(1)))
+    to.len().checked_sub(from.len()).is_some_and(|new| to[new..] == from[..] && to[..new].iter().all(|extent| extent.is(1)))
 }
 
 /// One slice that picks what `second` picks of `first`.

@@ -12,9 +12,8 @@ const SEARCHED: usize = 16;
 pub(crate) fn next_exit(partition: &Partition<'_>, exit: NodeId) -> Option<Vec<NodeId>> {
     let graph = partition.graph;
     let shape = &graph.node(exit).outputs[0].shape;
-    let fits = |id: NodeId| {
-        partition.members(id).len() == 1 && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape
-    };
+    let fits =
+        |id: NodeId| partition.members(id).len() == 1 && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape;
     let mut taken: Vec<NodeId> = Vec::new();
     let mut at = exit;
     loop {

@@ -39,7 +39,8 @@ pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), 
     }
     let exit = members[members.len() - 1];
     program.result(exit.into());
-    let operands: Vec<Operand> = graph.node(matmul[0]).operands.iter().copied().chain(program.captures.iter().map(|&v| v.into())).collect();
+    let operands: Vec<Operand> =
+        graph.node(matmul[0]).operands.iter().copied().chain(program.captures.iter().map(|&v| v.into())).collect();
     let operands: Vec<Operand> = operands.into_iter().map(|operand| rebuild.operand(operand)).collect();
     let op = Contract { lanes: 1, program: Arc::new(program.finish()) };
     let new = rebuild.call(&graph.node(exit).name, op.into(), operands, super::origins(graph, members))?;

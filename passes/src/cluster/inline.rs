@@ -90,11 +90,8 @@ impl<'g> Inliner<'g> {
                 Operand::None => OperandType::None,
             })
             .collect();
-        let dtype = compute_dtype(op, &types).map_err(|source| GraphError::Infer {
-            node: node.name.clone(),
-            op: op.name(),
-            source,
-        })?;
+        let dtype =
+            compute_dtype(op, &types).map_err(|source| GraphError::Infer { node: node.name.clone(), op: op.name(), source })?;
         let mask = |i: usize| op.rule() == TypeRule::Select && i == 0;
         let args: SmallVec<[Ref; 3]> = args
             .into_iter()

@@ -33,9 +33,13 @@ pub(crate) fn sink(graph: &mut Graph) -> Result<bool, GraphError> {
                 let value = rebuild.value(id.into());
                 let starts = matches!(graph.node(id).op(), Some(Op::MatMul(_) | Op::Reduce(_)));
                 let goes_on = is_pointwise(graph, id)
-                    && rebuild.new.node(value.node).operands.iter().filter_map(|o| o.value()).any(|x| {
-                        anchored.contains(&x) && rebuild.new.ty(x).shape == rebuild.new.ty(value).shape
-                    });
+                    && rebuild
+                        .new
+                        .node(value.node)
+                        .operands
+                        .iter()
+                        .filter_map(|o| o.value())
+                        .any(|x| anchored.contains(&x) && rebuild.new.ty(x).shape == rebuild.new.ty(value).shape);
                 if (starts || goes_on) && graph.use_count(id.into()) == 1 {
                     anchored.insert(value);
                 }
@@ -162,7 +166,9 @@ impl<'a> View<'a> {
         let pad = (new > 0).then(|| Op::from(Reshape { shape: padded.clone() }));
         match self {
             View::Reshape(to) => Some(vec![Reshape { shape: regroup(shape, full, to)? }.into()]),
-            View::Permute(dims) => Some(pad.into_iter().chain([Permute { dims: dims.iter().copied().collect() }.into()]).collect()),
+            View::Permute(dims) => {
+                Some(pad.into_iter().chain([Permute { dims: dims.iter().copied().collect() }.into()]).collect())
+            }
             View::Slice(slice) if padded[slice.dim] == full[slice.dim] => {
                 Some(pad.into_iter().chain([Op::from((*slice).clone())]).collect())
             }

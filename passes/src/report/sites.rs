@@ -71,8 +71,7 @@ fn saves(report: &Report, origins: &[Arc<str>]) -> Saves {
     let graph = report.before();
     let sizes = report.sizes();
     let inside: FxHashSet<NodeId> = origins.iter().filter_map(|name| graph.find(name)).collect();
-    let launching: Vec<NodeId> =
-        inside.iter().copied().filter(|&id| graph.node(id).op().is_some_and(cost::launches)).collect();
+    let launching: Vec<NodeId> = inside.iter().copied().filter(|&id| graph.node(id).op().is_some_and(cost::launches)).collect();
     let bytes: f64 = launching
         .iter()
         .flat_map(|&id| (0..graph.node(id).outputs.len()).map(move |index| Value { node: id, index: index as u32 }))

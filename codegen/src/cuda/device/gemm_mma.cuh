@@ -26,44 +26,42 @@ struct TileLoader {
     static constexpr int lines_per_slot = threads / line_chunks;
     static_assert(threads % line_chunks == 0, "a thread keeps its column of chunks");
 
-    const T* from[walk == row_major ? 1 : slots];
+    typename Rows::template Cursor<slots, lines_per_slot> cursor;
+    const T* base;
     i64 k_stride;
-    i64 k_extent;
-    i64 rows;
+    int k_extent, rows;
 
-    DEVICE_METHOD TileLoader(const Rows& source, i64 k_stride, i64 k_extent)
-        : k_stride(k_stride), k_extent(k_extent), rows(source.rows) {
-        if constexpr (walk == row_major) {
-            from[0] = source.base;
-        } else {
-#pragma unroll
-            for (int s = 0; s < slots; s++) from[s] = source.row(line(s));
-        }
-    }
-    DEVICE_METHOD static int line(int slot) { return (int)threadIdx.x / line_chunks + slot * lines_per_slot; }
-    DEVICE_METHOD static int chunk() { return (int)threadIdx.x % line_chunks; }
+    DEVICE TileLoader(const Rows& source, i64 k_stride, i64 k_extent)
+        : cursor(source, line(0)), base(source.base), k_stride(k_stride), k_extent((int)k_extent),
+          rows(source.rows < tile ? (int)source.rows : tile) {}
+    static DEVICE int line(int slot) { return (int)threadIdx.x / line_chunks + slot * lines_per_slot; }
+    static DEVICE int chunk() { return (int)threadIdx.x % line_chunks; }
+    // How many of a chunk's eight elements lie before the end.
+    static DEVICE int valid(int left) { return left >= 8 ? 8 : left > 0 ? left : 0; }
 
     // Fills `stage` with columns k0 to k0 + BK; what lies outside the matrix becomes 0.
-    DEVICE_METHOD void load(u32 stage, i64 k0) const {
+    DEVICE void load(u32 stage, int k0) const {
+        const int k = k0 + chunk() * 8;
 #pragma unroll
         for (int s = 0; s < slots; s++) {
             if (lines % lines_per_slot != 0 && line(s) >= lines) break;
-            u32 to = stage + swizzled<line_chunks>(line(s), chunk());
+            const u32 to = stage + swizzled<line_chunks>(line(s), chunk());
             if constexpr (walk == k_major) {
-                i64 left = from[s] == nullptr ? 0 : k_extent - k0 - chunk() * 8;
-                int valid = left >= 8 ? 8 : left > 0 ? (int)left : 0;
-                cp_async_16(to, valid > 0 ? from[s] + k0 + chunk() * 8 : nullptr, valid * 2);
+                const T* from = cursor.row(s);
+                const int count = from == nullptr ? 0 : valid(k_extent - k);
+                cp_async_16(to, count > 0 ? from + k : base, count * 2);
             } else if constexpr (walk == row_major) {
-                i64 k = k0 + line(s), left = k < k_extent ? rows - chunk() * 8 : 0;
-                int valid = left >= 8 ? 8 : left > 0 ? (int)left : 0;
-                cp_async_16(to, valid > 0 ? from[0] + k * k_stride + chunk() * 8 : nullptr, valid * 2);
+                const int at = k0 + line(s);
+                const int count = at < k_extent ? valid(rows - chunk() * 8) : 0;
+                cp_async_16(to, count > 0 ? base + at * k_stride + chunk() * 8 : base, count * 2);
             } else {
+                const T* from = cursor.row(s);
                 u32 packed[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    i64 k = k0 + chunk() * 8 + i * 2;
-                    u32 low = from[s] != nullptr && k < k_extent ? from[s][k * k_stride].bits : 0;
-                    u32 high = from[s] != nullptr && k + 1 < k_extent ? from[s][(k + 1) * k_stride].bits : 0;
+                    const int at = k + i * 2;
+                    u32 low = from != nullptr && at < k_extent ? from[at * k_stride].bits : 0;
+                    u32 high = from != nullptr && at + 1 < k_extent ? from[(at + 1) * k_stride].bits : 0;
                     packed[i] = low | (high << 16);
                 }
                 store_shared_16(to, packed);
@@ -92,7 +90,7 @@ struct MmaTile {
 
     // Accumulates a · bᵀ over K. `shared` holds S::shared_bytes, aligned to 128.
     template <class LoadA, class LoadB>
-    DEVICE_METHOD void multiply(char* shared, const LoadA& a, const LoadB (&b)[S::lanes], i64 k_extent) {
+    DEVICE void multiply(char* shared, const LoadA& a, const LoadB (&b)[S::lanes], i64 k_extent) {
         const u32 base = shared_address(shared);
         const int steps = (int)((k_extent + S::BK - 1) / S::BK);
 #pragma unroll
@@ -105,14 +103,14 @@ struct MmaTile {
                     for (int e = 0; e < 4; e++) c[l][i][j][e] = 0.0f;
 #pragma unroll
         for (int s = 0; s < S::stages - 1; s++) {
-            if (s < steps) fill(base + s * S::stage_bytes, a, b, (i64)s * S::BK);
+            if (s < steps) fill(base + s * S::stage_bytes, a, b, s * S::BK);
             cp_async_commit();
         }
         int read = 0, write = S::stages - 1;
         for (int step = 0; step < steps; step++) {
             cp_async_wait<S::stages - 2>();
             __syncthreads();
-            if (step + S::stages - 1 < steps) fill(base + write * S::stage_bytes, a, b, (i64)(step + S::stages - 1) * S::BK);
+            if (step + S::stages - 1 < steps) fill(base + write * S::stage_bytes, a, b, (step + S::stages - 1) * S::BK);
             cp_async_commit();
             consume(base + read * S::stage_bytes);
             read = read + 1 == S::stages ? 0 : read + 1;
@@ -124,7 +122,7 @@ struct MmaTile {
 
     // Calls `visit(m, n, values)` for each pair of neighbouring columns of the tile, with the pair of every lane.
     template <class Visit>
-    DEVICE_METHOD void each(const Visit& visit) const {
+    DEVICE void each(const Visit& visit) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const int m0 = warp / S::warps_n * S::WM + lane / 4, n0 = warp % S::warps_n * S::WN + lane % 4 * 2;
 #pragma unroll
@@ -145,7 +143,7 @@ struct MmaTile {
 
 private:
     template <class LoadA, class LoadB>
-    DEVICE_METHOD static void fill(u32 stage, const LoadA& a, const LoadB (&b)[S::lanes], i64 k0) {
+    static DEVICE void fill(u32 stage, const LoadA& a, const LoadB (&b)[S::lanes], int k0) {
         a.load(stage, k0);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++) b[l].load(stage + S::bytes_a + l * S::bytes_b, k0);
@@ -154,7 +152,7 @@ private:
     // Lane l reads row l % 8 of matrix l / 8. In A's fragment matrices 1 and 3 are eight rows further, in B's 2 and 3; the others of the
     // four are eight further along K.
     template <Walk walk, int tile>
-    DEVICE_METHOD static void fragment(u32 (&x)[4], u32 from, int row, int k, bool rows_first) {
+    static DEVICE void fragment(u32 (&x)[4], u32 from, int row, int k, bool rows_first) {
         const int lane = threadIdx.x % 32;
         const int odd = (lane >> 3) & 1, upper = lane >> 4;
         const int row_step = rows_first ? odd : upper, k_step = rows_first ? upper : odd;
@@ -165,7 +163,7 @@ private:
         }
     }
 
-    DEVICE_METHOD void consume(u32 stage) {
+    DEVICE void consume(u32 stage) {
         const int warp = threadIdx.x / 32;
         const int m0 = warp / S::warps_n * S::WM, n0 = warp % S::warps_n * S::WN;
 #pragma unroll

@@ -18,17 +18,17 @@ struct ElementLoader {
     i64 k_stride, k_extent;
     typename S::Acc held[count];
 
-    DEVICE_METHOD ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
+    DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
         : rows(rows), k_stride(k_stride), k_extent(k_extent) {}
-    DEVICE_METHOD static int row(int i) {
+    static DEVICE int row(int i) {
         int at = (int)threadIdx.x + i * S::threads;
         return k_fast ? at / S::BK : at % tile;
     }
-    DEVICE_METHOD static int k(int i) {
+    static DEVICE int k(int i) {
         int at = (int)threadIdx.x + i * S::threads;
         return k_fast ? at % S::BK : at / tile;
     }
-    DEVICE_METHOD void load(i64 k0) {
+    DEVICE void load(i64 k0) {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const typename S::T* from = rows.row(row(i));
@@ -36,7 +36,7 @@ struct ElementLoader {
             held[i] = from != nullptr && at < k_extent ? (typename S::Acc)up(from[at * k_stride]) : (typename S::Acc)0;
         }
     }
-    DEVICE_METHOD void store(typename S::Acc (*to)[tile + 4]) const {
+    DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
 #pragma unroll
         for (int i = 0; i < count; i++) to[k(i)][row(i)] = held[i];
     }
@@ -52,7 +52,7 @@ struct TiledTile {
     Acc c[S::lanes][S::TM][S::TN];
 
     template <class LoadA, class LoadB>
-    DEVICE_METHOD void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
+    DEVICE void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
         const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++)
@@ -89,7 +89,7 @@ struct TiledTile {
     }
 
     template <class Visit>
-    DEVICE_METHOD void each(const Visit& visit) const {
+    DEVICE void each(const Visit& visit) const {
         const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
 #pragma unroll
         for (int i = 0; i < S::TM; i++)
@@ -107,7 +107,7 @@ struct TiledTile {
 
 private:
     template <class LoadA, class LoadB>
-    DEVICE_METHOD static void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
+    static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
         a.load(k0);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++) b[l].load(k0);

@@ -30,7 +30,7 @@ template <class T>
 struct Mma;
 template <>
 struct Mma<bf16> {
-    DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    static DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -38,7 +38,7 @@ struct Mma<bf16> {
 };
 template <>
 struct Mma<f16> {
-    DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    static DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -29,6 +29,10 @@ impl OpDef for Reduce {
         if empty && !has_identity {
             return Err(InferError(format!("{:?} of no elements has no value ({x}, dims {:?})", self.kind, self.dims)));
         }
+        let position = matches!(self.kind, ReduceKind::Argmax | ReduceKind::Argmin);
+        if !has_identity && x.dtype.is_complex() || position && x.dtype == DType::Bool {
+            return Err(InferError(format!("{} is not defined for {}", self.kind.name(), x.dtype)));
+        }
         if self.kind == ReduceKind::Mean && self.dtype.category() < Category::Float {
             return Err(InferError(format!("mean needs a float or complex dtype, not {}: cast first", self.dtype)));
         }
