@@ -1,4 +1,4 @@
-//! Plans of the fixtures on the CPU: PyTorch's results from one executable at every size.
+//! Plans of the fixtures: PyTorch's results from one executable at every size, on the CPU.
 
 use eglu::{Device, Executable, Pipeline, compare::compare_all};
 use eglu_tests::{FIXTURES, inputs, load, plan, reference};
@@ -6,7 +6,8 @@ use eglu_tests::{FIXTURES, inputs, load, plan, reference};
 fn run_all(pipeline: &Pipeline) {
     for (name, endings) in FIXTURES {
         let model = load(name);
-        let executable = Executable::load(plan(name, pipeline, "cpu"), &model.weights, &Device::Cpu).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let executable = Executable::load(plan(name, pipeline, "cpu"), &model.weights, &Device::Cpu)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         for ending in *endings {
             let io = reference(name, ending);
             // Twice, so that state left by a run would show.

@@ -1,11 +1,17 @@
 //! Every kernel that the fixtures need compiles, for every target, without a GPU.
 
-use crate::fixture::{ARCHIVES, Form, plan};
-use eglu_codegen::cuda::{Module, Target, emit};
-use eglu_ir::{DeviceProfile, profile};
-use eglu_runtime::cuda::{Finding, compile, probe};
+use eglu::{
+    Pipeline,
+    codegen::cuda::{Module, Target, emit},
+    runtime::cuda::{Finding, compile, probe},
+};
+use eglu_tests::{FIXTURES, plan};
 
-const TARGETS: [(u32, &str, DeviceProfile); 2] = [(80, "sm_80", profile::A100), (90, "sm_90a", profile::H200)];
+/// Compute capability × 10, NVRTC's name for it, and the device that tiles and costs are chosen for.
+const TARGETS: [(u32, &str, &str); 2] = [(80, "sm_80", "a100"), (90, "sm_90a", "h200")];
+
+/// Archives without weights or references, at sizes of real models.
+const LARGE: [&str; 2] = ["mixtral-8x7b-grouped_mm", "mixtral-8x7b-experts"];
 
 #[test]
 fn every_kernel_compiles_without_spills() {
@@ -18,13 +24,13 @@ fn every_kernel_compiles_without_spills() {
             return;
         }
     }
-    for (arch, name, profile) in TARGETS {
+    for (arch, name, device) in TARGETS {
         let mut modules: Vec<Module> = vec![];
-        for archive in ARCHIVES {
-            for form in [Form::Fused, Form::Unfused] {
-                let emitted = emit(&plan(archive, form, &profile).0, Target { arch });
-                let emitted = emitted.unwrap_or_else(|error| panic!("{archive} {form:?} {name}: {error}"));
-                assert!(!emitted.launches.is_empty(), "{archive} {form:?}");
+        for archive in FIXTURES.iter().map(|fixture| fixture.0).chain(LARGE) {
+            for pipeline in [Pipeline::standard(), Pipeline::unfused()] {
+                let emitted = emit(&plan(archive, &pipeline, device), Target { arch });
+                let emitted = emitted.unwrap_or_else(|error| panic!("{archive} {name}: {error}"));
+                assert!(!emitted.launches.is_empty(), "{archive}");
                 for module in emitted.modules {
                     if !modules.iter().any(|other| other.source == module.source) {
                         modules.push(module);

@@ -1,33 +1,32 @@
 //! Plans on a device, against PyTorch's results and the CPU backend.
 
-use crate::fixture::{Form, plan, references};
-use eglu_codegen::{Plan, PlanOutput};
-use eglu_ir::{OutputKind, Tensor, weights::Weights};
-use eglu_runtime::{
-    Executable,
-    compare::compare,
-    cpu::CpuExecutable,
-    cuda::{CudaExecutable, DeviceFacts, probe},
+use eglu::{
+    Device, Executable, Pipeline, Plan, Tensor,
+    codegen::PlanOutput,
+    compare::{compare, compare_all},
+    ir::{OutputKind, weights::Weights},
+    runtime::cuda::probe,
 };
+use eglu_tests::{FIXTURES, inputs, load, plan, reference};
 
 macro_rules! archives {
     ($($name:ident: $archive:literal;)+) => {
         $(mod $name {
             #[test]
             fn fused() {
-                super::check($archive, super::Form::Fused);
+                super::check($archive, &super::Pipeline::standard());
             }
 
             #[test]
             fn unfused() {
-                super::check($archive, super::Form::Unfused);
+                super::check($archive, &super::Pipeline::unfused());
             }
         })+
 
         #[test]
         fn every_archive_is_run() {
             let run = [$($archive),+];
-            let left_out: Vec<_> = crate::fixture::ARCHIVES.iter().filter(|a| !run.contains(a) && !references(a).is_empty()).collect();
+            let left_out: Vec<_> = FIXTURES.iter().filter(|fixture| !run.contains(&fixture.0)).collect();
             assert!(left_out.is_empty(), "{left_out:?}");
         }
     };
@@ -49,7 +48,7 @@ archives! {
 }
 
 /// Runs one archive on device 0 and compares with PyTorch's results; where they differ, names the first step that differs from the CPU's.
-fn check(archive: &str, form: Form) {
+fn check(archive: &str, pipeline: &Pipeline) {
     let probe = probe();
     let required = std::env::var_os("EGLU_REQUIRE_GPU").is_some_and(|value| value == "1");
     assert!(probe.usable() || !required, "EGLU_REQUIRE_GPU is set, but:\n{probe}");
@@ -57,32 +56,21 @@ fn check(archive: &str, form: Form) {
         eprintln!("skipped:\n{probe}");
         return;
     }
-    let profile = DeviceFacts::of(0).unwrap().profile();
-    let (plan, weights) = plan(archive, form, &profile);
-    let cuda = on_cuda(&plan, &weights);
-    for (inputs, wanted) in references(archive) {
+    let weights = load(archive).weights;
+    let plan = plan(archive, pipeline, "h200");
+    let cuda = Executable::load(plan.clone(), &weights, &Device::Cuda(0)).unwrap_or_else(|error| panic!("{error}"));
+    let (_, endings) = FIXTURES.iter().find(|fixture| fixture.0 == archive).expect("a fixture");
+    for ending in *endings {
+        let io = reference(archive, ending);
+        let inputs = inputs(&io);
         let outputs = cuda.run(&inputs).unwrap_or_else(|error| panic!("{error}"));
-        let kinds = plan.outputs.iter().map(|output| &output.kind);
-        let users: Vec<&Tensor> = outputs
-            .iter()
-            .zip(kinds)
-            .filter(|(_, kind)| !matches!(kind, OutputKind::Mutation(_)))
-            .map(|(tensor, _)| tensor)
-            .collect();
-        assert_eq!(users.len(), wanted.len());
-        for (i, (got, want)) in users.iter().zip(&wanted).enumerate() {
-            let difference = compare(&format!("output.{i}"), got, want).unwrap_or_else(|error| panic!("{error}"));
+        for difference in compare_all(&outputs, &io).unwrap_or_else(|error| panic!("{error}")) {
             assert!(difference.within, "{difference:?}\n{}", first_difference(&plan, &weights, &inputs));
         }
         let again = cuda.run(&inputs).unwrap_or_else(|error| panic!("{error}"));
         assert!(again == outputs, "a second run gives other bits");
     }
-    eprintln!("{archive} {form:?}: {} kernels", cuda.backend().kernels());
-}
-
-fn on_cuda(plan: &Plan, weights: &Weights) -> Executable {
-    let source = |name: &str| Ok(weights.get(name).unwrap_or_else(|error| panic!("{error}")));
-    Executable::new(Box::new(CudaExecutable::build(plan, &source, 0).unwrap_or_else(|error| panic!("{error}"))))
+    eprintln!("{archive}: {} kernels", cuda.backend().kernels());
 }
 
 /// Runs a plan with every step's results among its outputs, on both backends.
@@ -96,10 +84,8 @@ fn first_difference(plan: &Plan, weights: &Weights, inputs: &[Tensor]) -> String
         })
         .unzip();
     plan.outputs = outputs;
-    let cuda = on_cuda(&plan, weights).run(inputs).unwrap_or_else(|error| panic!("{error}"));
-    let source = |name: &str| Ok(weights.get(name).unwrap_or_else(|error| panic!("{error}")));
-    let cpu = CpuExecutable::load(plan, &source, None).map(|cpu| Executable::new(Box::new(cpu))).and_then(|cpu| cpu.run(inputs));
-    let cpu = cpu.unwrap_or_else(|error| panic!("{error}"));
+    let run = |device| Executable::load(plan.clone(), weights, &device).and_then(|executable| executable.run(inputs));
+    let [cuda, cpu] = [Device::Cuda(0), Device::Cpu].map(|device| run(device).unwrap_or_else(|error| panic!("{error}")));
     let different = names.iter().zip(cuda.iter().zip(&cpu)).filter_map(|(name, (cuda, cpu))| {
         let difference = compare(name, cuda, cpu).unwrap_or_else(|error| panic!("{error}"));
         (!difference.within).then(|| format!("{difference:?}"))
