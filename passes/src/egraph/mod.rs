@@ -14,6 +14,7 @@ pub mod rule;
 pub mod rules;
 mod run;
 mod solve;
+pub mod soundness;
 mod stitch;
 
 pub use report::{Assumption, EgraphReport, Fired, Refused, Site, Stopped, Stuck};

@@ -1,6 +1,6 @@
 //! Regions: the graph is cut where little flows, each piece gets a small e-graph of its own, and equal pieces are solved once.
 
-use super::facts::Entry;
+use super::facts::{Entry, Fact};
 use eglu_ir::{Graph, NodeId, NodeKind, Op, Operand, Scalar, Value, graph::GraphError};
 use indexmap::{IndexMap, IndexSet};
 use std::collections::HashMap;
@@ -59,6 +59,25 @@ pub fn split(graph: &Graph) -> Result<Vec<Region>, GraphError> {
         start = end;
     }
     Ok(regions)
+}
+
+/// The whole graph as one region.
+pub fn whole(graph: &Graph) -> Result<Region, GraphError> {
+    graph.topological()?;
+    let order = depth_first(graph);
+    let at = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    Ok(piece(graph, &order, &at, &last_uses(graph, &order), 0, order.len()))
+}
+
+/// What the graph alone tells of the values that enter a region.
+pub fn entries(graph: &Graph, region: &Region) -> Vec<Entry> {
+    region.inputs.iter().map(|&value| entry(graph, value, None)).collect()
+}
+
+/// What is known of a value that enters a region.
+pub fn entry(graph: &Graph, value: Value, fact: Option<Fact>) -> Entry {
+    let fact = fact.unwrap_or_else(|| Fact::of_type(graph.ty(value).clone()));
+    Entry { fact, from_user: matches!(graph.node(value.node).kind, NodeKind::Input) }
 }
 
 /// Calls in the order of a depth-first walk from the outputs: it follows the structure, not the order of creation, so equal layers are

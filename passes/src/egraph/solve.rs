@@ -48,12 +48,13 @@ pub struct Solution {
 }
 
 /// The region's values in the e-graph.
-struct Loaded {
-    egraph: EGraph,
+pub struct Loaded {
+    /// The e-graph.
+    pub egraph: EGraph,
     /// Class of each node's op.
     ops: Vec<Id>,
     /// Class of each node's first output.
-    values: Vec<Id>,
+    pub values: Vec<Id>,
     roots: Vec<Id>,
     entries: Vec<Id>,
 }
@@ -92,7 +93,8 @@ fn check(egraph: &EGraph) -> Result<(), EgraphError> {
     }
 }
 
-fn load(key: &Key) -> Loaded {
+/// Puts a region into an e-graph.
+pub fn load(key: &Key) -> Loaded {
     let mut egraph = EGraph::new(FactTable { entries: key.entries.clone(), conflicts: Vec::new() });
     let entries: Vec<Id> = (0..key.entries.len()).map(|i| egraph.add(ENode::leaf(Head::Value(i as u32)))).collect();
     let (mut ops, mut values): (Vec<Id>, Vec<Id>) = (Vec::new(), Vec::new());

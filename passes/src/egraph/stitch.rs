@@ -4,7 +4,7 @@ use super::{
     EgraphError, EgraphReport, Limits,
     cost::Pricing,
     facts::{Entry, Fact},
-    region::{Key, Place, Region, split},
+    region::{self, Key, Place, Region, split},
     report::{Assumption, Fired, Refused, Site, Stopped, Stuck},
     rule::Rule,
     run::Stop,
@@ -78,8 +78,7 @@ impl<'a> Stitching<'a> {
 
     /// What is known of a value that enters a region.
     fn entry(&self, value: Value) -> Entry {
-        let fact = self.facts.get(&value).cloned().unwrap_or_else(|| Fact::of_type(self.graph.ty(value).clone()));
-        Entry { fact, from_user: matches!(self.graph.node(value.node).kind, NodeKind::Input) }
+        region::entry(self.graph, value, self.facts.get(&value).cloned())
     }
 
     /// The value in the new graph; weights and constants are taken over when first read.

@@ -52,10 +52,6 @@ impl Builder {
         (first, Value { index: 1, ..first })
     }
 
-    pub fn pointwise(&mut self, op: Pointwise, operands: &[Operand]) -> Value {
-        self.call(op, operands)
-    }
-
     pub fn mul(&mut self, a: Value, b: impl Into<Operand>) -> Value {
         self.call(Pointwise::Mul, &[a.into(), b.into()])
     }
@@ -140,9 +136,9 @@ impl Builder {
     }
 
     /// Ends of the rows of each expert among sorted ids.
-    pub fn offsets(&mut self, sorted: Value, experts: i64, counted: DType) -> Value {
+    pub fn offsets(&mut self, sorted: Value, experts: i64, max: i64, counted: DType) -> Value {
         let ids = self.cast(sorted, counted);
-        let (min, max) = (Scalar::Int(0), Scalar::Int(experts - 1));
+        let (min, max) = (Scalar::Int(0), Scalar::Int(max));
         let counts = self.call(Histc { bins: experts as usize, min, max }, &[ids.into()]);
         self.call(Cumsum { dim: 0, dtype: DType::I32 }, &[counts.into()])
     }

@@ -99,7 +99,7 @@ fn origins_name_what_was_replaced() {
 
 #[test]
 fn experts_of_ids_given_from_outside_rest_on_an_assumption() {
-    let (fused, report) = fused(&experts_only(Variant { histc_max: 4, ..MIXTRAL }));
+    let (fused, report) = fused(&experts_only(MIXTRAL));
     assert_eq!(count(&fused, "moe"), 1, "{:#?}\n{:#?}", text(&fused), report.refused);
     assert_eq!(count(&fused, "where"), 0, "masks are absorbed");
     assert_eq!(report.assumptions.len(), 1);

@@ -3,3 +3,6 @@
 mod blocks;
 mod build;
 mod fusing;
+mod near_misses;
+mod single;
+mod soundness;
