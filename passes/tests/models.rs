@@ -123,8 +123,8 @@ fn certification_draws_inputs_that_models_accept() {
     for name in ["mixtral-grouped_mm.experts", "mixtral-batched_mm.dyn", "llama.dyn"] {
         let imported = load(name);
         let optimized = optimized(&imported.graph);
-        let certificate =
-            certify(&imported.graph, &optimized.graph, &|path| imported.weights.get(path).ok(), 5).expect("both graphs have a value");
+        let certificate = certify(&imported.graph, &optimized.graph, &|path| imported.weights.get(path).ok(), 5)
+            .expect("both graphs have a value");
         assert!(certificate.max_error() < 1e-5, "{name}: {certificate:?}");
         assert!(certificate.nodes.iter().all(|node| node.error < 1e-4), "{name}: {:?}", certificate.nodes);
     }
