@@ -38,7 +38,7 @@ pub enum ImportError {
     #[error("node `{node}` ({target}): {why}")]
     Node { node: Arc<str>, target: Arc<str>, why: String },
     #[error("node `{node}` ({target}) gives {inferred}, but the archive declares {declared} for `{output}`")]
-    TypeMismatch { node: Arc<str>, target: Arc<str>, output: String, inferred: TensorType, declared: TensorType },
+    TypeMismatch { node: Arc<str>, target: Arc<str>, output: String, inferred: Box<TensorType>, declared: Box<TensorType> },
     #[error("the size expression `{text}` of {place} is not understood: {why}")]
     Expression { place: String, text: String, why: String },
     #[error("{place} has {what}, which is not supported")]

@@ -106,6 +106,10 @@ fn translate(exported: &ExportedProgram, name: &str, weights: &Weights) -> Resul
     let module = &exported.graph_module;
     let mut translator = Translator::new(name);
     for (symbol, range) in &exported.range_constraints {
+        // Ranges of derived sizes such as `5*s6` follow from those of their symbols.
+        if !symbol.chars().all(|c| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
         let range = SymbolRange { min: range.min_val.unwrap_or(0), max: range.max_val };
         translator.graph.symbols.insert(symbol.as_str().into(), range);
     }
