@@ -3,7 +3,10 @@
 use crate::failure::Failure;
 use eglu_ir::{
     DType, Tensor,
-    import::{Imported, import, reference::{in_dtype, read_tensors}},
+    import::{
+        Imported, import,
+        reference::{in_dtype, read_tensors},
+    },
     weights::Weights,
 };
 use indexmap::IndexMap;
@@ -54,5 +57,9 @@ pub fn numbered(path: &Path, kind: &str) -> Result<Vec<Tensor>, Failure> {
 /// Tensors with the dtypes that `wanted` says: a complex tensor travels in a file as a trailing axis of 2.
 pub fn as_declared(tensors: Vec<Tensor>, wanted: &[DType]) -> Vec<Tensor> {
     let declared = wanted.iter().map(|&dtype| Some(dtype)).chain(std::iter::repeat(None));
-    tensors.into_iter().zip(declared).map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype))).collect()
+    tensors
+        .into_iter()
+        .zip(declared)
+        .map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype)))
+        .collect()
 }

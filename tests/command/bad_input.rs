@@ -14,7 +14,14 @@ const WEIGHTS: &str = "data/weights/model_weights_config.json";
 fn refused(changed: &Changed, parts: &[&str]) -> Outcome {
     let inputs = fixture("llama.block.io.safetensors");
     let outputs = changed.beside("out.safetensors");
-    let outcome = eglu(["run".as_ref(), changed.path.as_os_str(), "--inputs".as_ref(), inputs.as_ref(), "--outputs".as_ref(), outputs.as_ref()]);
+    let outcome = eglu([
+        "run".as_ref(),
+        changed.path.as_os_str(),
+        "--inputs".as_ref(),
+        inputs.as_ref(),
+        "--outputs".as_ref(),
+        outputs.as_ref(),
+    ]);
     assert_eq!(changed.others(), Vec::<String>::new(), "files were left behind");
     outcome.error(1, parts)
 }
@@ -52,14 +59,17 @@ fn a_program_that_is_not_json() {
 #[test]
 fn unknown_operators_are_all_listed() {
     let changed = Changed::json("llama.block.pt2", MODEL, |text| {
-        text.replace("torch.ops.aten.silu.default", "torch.ops.aten.hypothetical.default").replace("torch.ops.aten.mul.Tensor", "torch.ops.mylib.blend.default")
+        text.replace("torch.ops.aten.silu.default", "torch.ops.aten.hypothetical.default")
+            .replace("torch.ops.aten.mul.Tensor", "torch.ops.mylib.blend.default")
     });
     refused(&changed, &["aten.hypothetical.default", "mylib.blend.default"]);
 }
 
 #[test]
 fn an_undefined_name() {
-    let changed = Changed::json("llama.block.pt2", MODEL, |text| text.replacen("{\"as_tensor\": {\"name\": \"silu\"}}, \"kind\"", "{\"as_tensor\": {\"name\": \"ghost\"}}, \"kind\"", 1));
+    let changed = Changed::json("llama.block.pt2", MODEL, |text| {
+        text.replacen("{\"as_tensor\": {\"name\": \"silu\"}}, \"kind\"", "{\"as_tensor\": {\"name\": \"ghost\"}}, \"kind\"", 1)
+    });
     refused(&changed, &["ghost"]);
 }
 
@@ -72,7 +82,11 @@ fn a_weight_that_leaves_its_storage() {
     ] {
         let changed = Changed::json("llama.block.pt2", WEIGHTS, |text| text.replacen(change[0], change[1], 1));
         let outcome = refused(&changed, &["weight"]);
-        assert!(outcome.stderr.contains("m.gate_proj.weight") || outcome.stderr.contains("weight_0"), "{what}: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("m.gate_proj.weight") || outcome.stderr.contains("weight_0"),
+            "{what}: {}",
+            outcome.stderr
+        );
     }
 }
 
@@ -108,14 +122,17 @@ fn inputs_of_the_wrong_shape_or_dtype() {
 #[test]
 fn references_of_the_wrong_shape_or_dtype() {
     let (model, inputs) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
-    eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.block.bf16.io.safetensors")]).error(1, &["f32", "bf16"]);
-    eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.lm.io.safetensors")]).error(1, &["[2, 8, 64]", "[2, 8, 128]"]);
+    eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.block.bf16.io.safetensors")])
+        .error(1, &["f32", "bf16"]);
+    eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.lm.io.safetensors")])
+        .error(1, &["[2, 8, 64]", "[2, 8, 128]"]);
 }
 
 #[test]
 fn results_that_differ() {
     let (model, inputs) = (fixture("mixtral-grouped_mm.block.pt2"), fixture("mixtral-grouped_mm.block.io.safetensors"));
-    let outcome = eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.block.io.safetensors")]).error(1, &["differ"]);
+    let outcome =
+        eglu(["run", &model, "--inputs", &inputs, "--expect", &fixture("llama.block.io.safetensors")]).error(1, &["differ"]);
     assert!(outcome.stdout.contains("FAIL"), "{outcome:?}");
 }
 
@@ -167,6 +184,7 @@ fn own_json_cut_short_or_of_another_version() {
 #[test]
 fn an_output_folder_that_is_not_there() {
     let (model, inputs) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
-    eglu(["run", &model, "--inputs", &inputs, "--outputs", "/no/such/folder/out.safetensors"]).error(1, &["/no/such/folder/out.safetensors"]);
+    eglu(["run", &model, "--inputs", &inputs, "--outputs", "/no/such/folder/out.safetensors"])
+        .error(1, &["/no/such/folder/out.safetensors"]);
     assert!(!Path::new("/no").exists());
 }

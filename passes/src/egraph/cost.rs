@@ -48,7 +48,8 @@ impl Pricing {
             Lowering::Pointwise | Lowering::Kernel => {}
         }
         let written: f64 = outputs.iter().map(|ty| self.bytes(ty)).sum();
-        let read: f64 = operands.iter().enumerate().map(|(i, ty)| ty.map_or(0.0, |ty| self.read(op, i, ty, operands, written))).sum();
+        let read: f64 =
+            operands.iter().enumerate().map(|(i, ty)| ty.map_or(0.0, |ty| self.read(op, i, ty, operands, written))).sum();
         let (flops, matrix) = self.flops(op, operands, outputs);
         let once = self.profile.roofline(flops, read + written, matrix);
         // A gated unit alone is an activation and a product: it pays only inside a product's kernel.

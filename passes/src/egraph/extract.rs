@@ -195,7 +195,8 @@ fn total(choices: &IndexMap<Id, ENode>, options: &IndexMap<Id, Vec<(ENode, f64)>
             None => {}
         }
         let node = choices.get(&id)?;
-        seconds += options.get(&id).and_then(|nodes| nodes.iter().find(|option| option.0 == *node)).map_or(0.0, |option| option.1);
+        seconds +=
+            options.get(&id).and_then(|nodes| nodes.iter().find(|option| option.0 == *node)).map_or(0.0, |option| option.1);
         marks.insert(id, Mark::Open);
         stack.push((id, true));
         for &child in node.children().iter().rev() {

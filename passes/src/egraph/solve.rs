@@ -72,10 +72,12 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
     let egraph = &loaded.egraph;
     let extraction = extract(egraph, pricing, &loaded.roots, &original.by_class).ok_or(EgraphError::NoExtraction)?;
     let before = loaded.ops.iter().map(|&id| price_of_original(egraph, pricing, &original, id)).sum();
-    let mut plan = Plan { loaded: &loaded, extraction: &extraction, original: &original, nodes: Vec::new(), placed: IndexMap::new() };
+    let mut plan =
+        Plan { loaded: &loaded, extraction: &extraction, original: &original, nodes: Vec::new(), placed: IndexMap::new() };
     let outputs = loaded.roots.iter().map(|&root| plan.place(root)).collect::<Result<Vec<_>, _>>()?;
     let mut nodes = plan.nodes;
-    let classes: Vec<Id> = plan.placed.iter().filter(|(_, place)| matches!(place, Place::Node(_, 0))).map(|(&id, _)| id).collect();
+    let classes: Vec<Id> =
+        plan.placed.iter().filter(|(_, place)| matches!(place, Place::Node(_, 0))).map(|(&id, _)| id).collect();
     let stuck = stuck(&nodes, key);
     trace_origins(&mut nodes, &loaded, key, &classes, &extraction);
     let facts = loaded
@@ -218,7 +220,8 @@ fn trace_origins(nodes: &mut [Planned], loaded: &Loaded, key: &Key, placed: &[Id
     let kept: IndexSet<usize> = nodes.iter().filter_map(|node| node.survivor).collect();
     let computed: IndexSet<Id> = placed.iter().copied().collect();
     // Classes of planned nodes, in order.
-    let classes: Vec<Id> = placed.iter().copied().filter(|&id| extraction.node(egraph, id).is_some_and(|n| n.call().is_some())).collect();
+    let classes: Vec<Id> =
+        placed.iter().copied().filter(|&id| extraction.node(egraph, id).is_some_and(|n| n.call().is_some())).collect();
     for (at, &class) in classes.iter().enumerate() {
         if nodes.get(at).is_none_or(|node| node.survivor.is_some()) {
             continue;
@@ -246,7 +249,8 @@ fn trace_origins(nodes: &mut [Planned], loaded: &Loaded, key: &Key, placed: &[Id
             continue;
         }
         let reads = |node: &Planned| node.operands.iter().any(|operand| matches!(operand, Place::Node(of, _) if *of == at));
-        let mut origins: Vec<usize> = nodes.iter().filter(|node| node.survivor.is_none() && reads(node)).flat_map(|node| node.origins.clone()).collect();
+        let mut origins: Vec<usize> =
+            nodes.iter().filter(|node| node.survivor.is_none() && reads(node)).flat_map(|node| node.origins.clone()).collect();
         origins.sort_unstable();
         origins.dedup();
         nodes[at].origins = origins;

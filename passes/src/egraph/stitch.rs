@@ -19,12 +19,7 @@ use std::{
 };
 
 /// Solves every region and builds the new graph.
-pub fn rewrite(
-    graph: &Graph,
-    rules: &[Rule],
-    pricing: &Pricing,
-    limits: Limits,
-) -> Result<(Graph, EgraphReport), EgraphError> {
+pub fn rewrite(graph: &Graph, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Result<(Graph, EgraphReport), EgraphError> {
     let mut stitching = Stitching::new(graph, rules);
     let mut solved: HashMap<Key, Rc<Solution>> = HashMap::new();
     for region in split(graph)? {

@@ -3,8 +3,8 @@
 use eglu_ir::{
     DType, Dim, Graph, Op, Operand, OutputKind, Scalar, Shape, TensorType, Value,
     ops::{
-        Axes, Cast, Cumsum, Full, GroupedMm, Histc, Index, IndexPut, Iota, MatMul, Permute, Pointwise, Reduce, ReduceKind, Reshape, Slice,
-        Softmax, Sort, TopK,
+        Axes, Cast, Cumsum, Full, GroupedMm, Histc, Index, IndexPut, Iota, MatMul, Permute, Pointwise, Reduce, ReduceKind,
+        Reshape, Slice, Softmax, Sort, TopK,
     },
 };
 
