@@ -47,7 +47,8 @@ fn inspect_text() {
               1  softmax
               1  sort
               1  topk
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]
@@ -60,7 +61,8 @@ fn optimize_summary() {
           kind   node   rule                        ops  launches saved  traffic saved
           route  route  route-softmax-renormalized   22               0            0 B
           moe    moe    route-softmax-renormalized   22              13        4.7 MiB
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]
