@@ -25,25 +25,27 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         })
     });
     Ok(vec![
-        rule("grouped-by-expert", Numerics::Exact, "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted")
-            .from_all(grouped)
-            .fuses()
-            .when("rows-and-ids", |s| {
-                let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
-                Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
+        rule(
+            "grouped-by-expert",
+            Numerics::Exact,
+            "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted",
+        )
+        .from_all(grouped)
+        .fuses()
+        .when("rows-and-ids", |s| {
+            let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
+            Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
+        })
+        .when("one-bin-each", one_bin_each)
+        .when("counts-fit", counts_fit)
+        .when("experts-few", |s| {
+            let experts = s.extent("?w", 0).and_then(|e| e.as_const());
+            Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
+                format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
             })
-            .when("one-bin-each", one_bin_each)
-            .when("counts-fit", counts_fit)
-            .when("experts-few", |s| {
-                let experts = s.extent("?w", 0).and_then(|e| e.as_const());
-                Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
-                    format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
-                })
-            })
-            .when("ids-not-negative", ids_not_negative)
-            .becomes(
-                "(index (expert_matmul ?x (permute ?w axes:0,2,1) none ?ids) (out1 (sort ?ids int:0 flag:false)) axes:0)",
-            )?,
+        })
+        .when("ids-not-negative", ids_not_negative)
+        .becomes("(index (expert_matmul ?x (permute ?w axes:0,2,1) none ?ids) (out1 (sort ?ids int:0 flag:false)) axes:0)")?,
         gathered(
             "gathered-matrix-times-column",
             "(matmul (index ?w ?ids axes:0) ?v)",
@@ -92,13 +94,7 @@ fn one_bin_each(site: &Site<'_>) -> Verdict {
     let (min, max) = (bound("?min"), bound("?max"));
     Verdict::when(experts.is_some() && bins == experts && min == Some(0) && max == experts.map(|e| e - 1), || {
         let show = |value: Option<i64>| value.map_or("?".into(), |v| v.to_string());
-        format!(
-            "histc counts in {} bins over {}..{}, but there are {} experts",
-            show(bins),
-            show(min),
-            show(max),
-            show(experts)
-        )
+        format!("histc counts in {} bins over {}..{}, but there are {} experts", show(bins), show(min), show(max), show(experts))
     })
 }
 
@@ -172,7 +168,9 @@ fn gathered(name: &str, pattern: &str, doc: &str, side: Side) -> Result<Rule, Ru
         .when("ids-not-negative", ids_not_negative)
         .builds(move |s| {
             let (mut w, ids, v) = (s.id("?w"), s.id("?ids"), s.id("?v"));
-            let (Some(rows), Some(k)) = (s.extent("?ids", 0), s.extent("?v", inner)) else { return Err(Refusal::new("types", "no matrices")) };
+            let (Some(rows), Some(k)) = (s.extent("?ids", 0), s.extent("?v", inner)) else {
+                return Err(Refusal::new("types", "no matrices"));
+            };
             if s.extent("?v", 0) != Some(rows.clone()) {
                 return Err(Refusal::new("rows-and-ids", "there is not one id for each row"));
             }
