@@ -17,8 +17,8 @@ pub mod scalar;
 pub mod tensor;
 pub mod text;
 pub mod types;
-pub mod weights;
 pub mod verify;
+pub mod weights;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
 pub use dtype::DType;
