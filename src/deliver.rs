@@ -26,8 +26,11 @@ pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) ->
         for entry in fs::read_dir(path).map_err(fail)? {
             let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
             if !is_own(&name) {
-                return Err(Failure::usage(format!("`{}` holds `{name}`, which was not written by this command", path.display()))
-                    .help("give a new or an empty folder with -o"));
+                return Err(Failure::usage(format!(
+                    "`{}` holds `{name}`, which was not written by this command",
+                    path.display()
+                ))
+                .help("give a new or an empty folder with -o"));
             }
         }
     }
@@ -69,7 +72,9 @@ fn readable_by_all(_path: &Path) -> std::io::Result<()> {
 }
 
 fn cannot_write(path: &Path, cause: std::io::Error) -> Failure {
-    Failure::data(format!("cannot write `{}`", path.display())).because(cause).help("check that its folder exists and may be written to")
+    Failure::data(format!("cannot write `{}`", path.display()))
+        .because(cause)
+        .help("check that its folder exists and may be written to")
 }
 
 #[cfg(test)]

@@ -31,7 +31,12 @@ fn archives(folder: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     archives.map(|archive| (archive.clone(), beside(archive))).collect()
 }
 
+/// Elements as f64; the parts of complex ones follow each other.
 fn as_f64(tensor: &Tensor) -> Vec<f64> {
+    if tensor.dtype().is_complex() {
+        let cast = eval_op(&Cast { dtype: DType::C128 }.into(), &[EvalOperand::Tensor(tensor)], &Default::default());
+        return cast.unwrap_or_else(|e| panic!("{e}"))[0].as_slice::<[f64; 2]>().as_flattened().to_vec();
+    }
     let cast = eval_op(&Cast { dtype: DType::F64 }.into(), &[EvalOperand::Tensor(tensor)], &Default::default());
     cast.unwrap_or_else(|e| panic!("{e}"))[0].as_slice().to_vec()
 }
@@ -48,8 +53,8 @@ fn relative_error(got: &Tensor, want: &Tensor) -> f64 {
 
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
-        DType::F64 => 1e-12,
-        DType::F32 => 1e-5,
+        DType::F64 | DType::C128 => 1e-12,
+        DType::F32 | DType::C64 => 1e-5,
         DType::F16 => 2e-3,
         DType::Bf16 => 2e-2,
         _ => 0.0,
@@ -108,7 +113,7 @@ fn disagreements(archive: &Path, tensors: &[PathBuf]) -> Vec<String> {
             }
             let error = relative_error(got, &want);
             // Not `>`: an error that is NaN must not pass.
-            if !(error <= tolerance(got.dtype())) {
+            if error.is_nan() || error > tolerance(got.dtype()) {
                 wrong.push(format!("output {i} ({got:?}) differs by {error:.2e}"));
             }
         }

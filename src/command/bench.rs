@@ -83,7 +83,8 @@ impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let mut imported = model::load(&self.model)?;
-        let bindings = sizes(&imported.graph.symbols, &self.dims, self.tokens).map_err(|error| Failure::usage(error.to_string()))?;
+        let bindings =
+            sizes(&imported.graph.symbols, &self.dims, self.tokens).map_err(|error| Failure::usage(error.to_string()))?;
         let inputs = self.draw_inputs(&imported.graph, &bindings)?;
         let random = self.choose_weights(&mut imported)?;
         let profile = device::profile_of(self.device)?;
@@ -124,8 +125,9 @@ impl Bench {
             None => !imported.weights.missing(&imported.graph).is_empty(),
         };
         if random {
-            imported.weights = Weights::random(&imported.graph, self.seed)
-                .map_err(|cause| Failure::data(format!("weights for `{}` cannot be drawn", imported.graph.name)).because(cause))?;
+            imported.weights = Weights::random(&imported.graph, self.seed).map_err(|cause| {
+                Failure::data(format!("weights for `{}` cannot be drawn", imported.graph.name)).because(cause)
+            })?;
         }
         Ok(random)
     }

@@ -15,7 +15,8 @@ impl Doctor {
     pub fn run(self) -> Result<(), Failure> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let probe = probe();
-        let verdict = if probe.usable() { "`--device cuda` works here" } else { "`--device cuda` does not work here; the CPU does" };
+        let verdict =
+            if probe.usable() { "`--device cuda` works here" } else { "`--device cuda` does not work here; the CPU does" };
         show(&format!("cpu      {threads} threads\n{probe}\n{verdict}\n"));
         Ok(())
     }

@@ -51,7 +51,9 @@ impl Emit {
                 files.push((format!("{}.cubin", module.name), cubin.image.to_vec()));
             }
         }
-        deliver::folder(&self.output, &files, |name| name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin"))?;
+        deliver::folder(&self.output, &files, |name| {
+            name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
+        })?;
         let cubins = if self.sources_only { "no cubins" } else { "a cubin for each" };
         show(&format!(
             "{}: {} launches of kernels in {} sources, {cubins}\n",

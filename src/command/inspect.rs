@@ -116,7 +116,8 @@ impl Summary {
     }
 
     fn to_text(&self) -> String {
-        let torch = if self.torch.is_empty() { String::new() } else { format!(", PyTorch {}, schema {}", self.torch, self.schema) };
+        let torch =
+            if self.torch.is_empty() { String::new() } else { format!(", PyTorch {}, schema {}", self.torch, self.schema) };
         let mut text = format!("{}: {} nodes{torch}\n", self.model, self.nodes);
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             text += &format!("\n{title}\n");

@@ -3,7 +3,10 @@
 use crate::failure::Failure;
 use eglu_ir::{
     DType, Tensor,
-    import::{Imported, import, reference::{in_dtype, read_tensors}},
+    import::{
+        Imported, import,
+        reference::{in_dtype, read_tensors},
+    },
     weights::Weights,
 };
 use indexmap::IndexMap;
@@ -28,7 +31,12 @@ pub fn require_weights(imported: &Imported) -> Result<(), Failure> {
     let Some(first) = missing.first() else { return Ok(()) };
     let others = if missing.len() > 1 { format!(" and {} more", missing.len() - 1) } else { String::new() };
     let what = format!("`{}` has no contents for the weight `{first}`{others}", imported.graph.name);
-    Err(Failure::data(what).help("give a file that holds them with --weights FILE.safetensors"))
+    let failure = Failure::data(what);
+    // The cause says what to do: not every archive that lacks weights lacks them for the same reason.
+    Err(match imported.weights.get(first) {
+        Err(cause) => failure.because(cause),
+        Ok(_) => failure,
+    })
 }
 
 /// The tensors of a `.safetensors` file.
@@ -54,5 +62,9 @@ pub fn numbered(path: &Path, kind: &str) -> Result<Vec<Tensor>, Failure> {
 /// Tensors with the dtypes that `wanted` says: a complex tensor travels in a file as a trailing axis of 2.
 pub fn as_declared(tensors: Vec<Tensor>, wanted: &[DType]) -> Vec<Tensor> {
     let declared = wanted.iter().map(|&dtype| Some(dtype)).chain(std::iter::repeat(None));
-    tensors.into_iter().zip(declared).map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype))).collect()
+    tensors
+        .into_iter()
+        .zip(declared)
+        .map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype)))
+        .collect()
 }

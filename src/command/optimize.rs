@@ -8,11 +8,7 @@ use crate::{
     table::{Table, bytes},
 };
 use clap::Args;
-use eglu_codegen::{
-    Plan,
-    cuda::emit,
-    lower,
-};
+use eglu_codegen::{Plan, cuda::emit, lower};
 use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
 use eglu_passes::{Optimized, Options, Pipeline, PrintAfter, Report, certify, explain};
 use eglu_runtime::compare::{Tolerance, tolerance};
@@ -71,7 +67,8 @@ impl Optimize {
             (_, true) => PrintAfter::Changed,
             _ => PrintAfter::Never,
         };
-        let unfused = kernels(&lower(&Pipeline::unfused().run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?, &profile)?;
+        let unfused =
+            kernels(&lower(&Pipeline::unfused().run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?, &profile)?;
         let options = Options { print, ..Options::new(profile.clone()) };
         let mut optimized = pipeline.run_printing(imported.graph, &options, &mut std::io::stdout())?;
         optimized.report.add_time("import", import_time);

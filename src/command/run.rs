@@ -64,7 +64,8 @@ impl Run {
 
         if let Some(path) = &self.outputs {
             let names: Vec<String> = (0..results.len()).map(|i| format!("output.{i}")).collect();
-            write_tensors(path, names.iter().map(String::as_str).zip(&results)).map_err(|cause| Failure::data(format!("cannot write `{}`", path.display())).because(cause))?;
+            write_tensors(path, names.iter().map(String::as_str).zip(&results))
+                .map_err(|cause| Failure::data(format!("cannot write `{}`", path.display())).because(cause))?;
         }
         match (self.expect, expected) {
             (Some(path), Some(expected)) => judge(&results, &expected, &path),
@@ -82,8 +83,9 @@ impl Run {
         match &self.inputs {
             Some(path) => Ok(model::as_declared(model::numbered(path, "input")?, &wanted)),
             None if wanted.is_empty() => Ok(Vec::new()),
-            None => Err(Failure::usage(format!("`{}` takes {} inputs, and none are given", graph.name, wanted.len()))
-                .help("give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own")),
+            None => Err(Failure::usage(format!("`{}` takes {} inputs, and none are given", graph.name, wanted.len())).help(
+                "give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own",
+            )),
         }
     }
 }
@@ -103,7 +105,12 @@ fn judge(results: &[Tensor], expected: &IndexMap<String, Tensor>, path: &Path) -
             Tolerance::Exact => "exact".to_owned(),
         };
         let verdict = if difference.within { "PASS" } else { "FAIL" };
-        show(&format!("{}  {}  relative error {:.3e}  tolerance {tolerance}  {verdict}\n", difference.name, out.ty(), difference.relative));
+        show(&format!(
+            "{}  {}  relative error {:.3e}  tolerance {tolerance}  {verdict}\n",
+            difference.name,
+            out.ty(),
+            difference.relative
+        ));
     }
     match differences.iter().filter(|difference| !difference.within).count() {
         0 => Ok(()),

@@ -28,7 +28,8 @@ pub fn bound(graph: &Graph, input: Value) -> Option<Bound> {
         }
         for user in graph.users(value.node) {
             let node = graph.node(user);
-            let places = node.operands.iter().enumerate().filter(|(_, operand)| **operand == Operand::Value(value)).map(|(i, _)| i);
+            let places =
+                node.operands.iter().enumerate().filter(|(_, operand)| **operand == Operand::Value(value)).map(|(i, _)| i);
             for place in places {
                 let Some(op) = node.op() else { continue };
                 match verdict(graph, op, &node.operands, place) {
@@ -62,12 +63,16 @@ fn verdict(graph: &Graph, op: &Op, operands: &[Operand], place: usize) -> Verdic
         Op::Index(Index { axes }) if place > 0 => {
             let rank = operands.first().and_then(|operand| operand.value()).map_or(0, |value| graph.ty(value).rank());
             match axes.get(place - 1).and_then(|&axis| extent(axis)) {
-                Some(experts) if rank == 3 && axes[..] == [0] => usize::try_from(experts).map_or(Verdict::Nothing, |n| Verdict::Bound(Bound::Experts(n))),
+                Some(experts) if rank == 3 && axes[..] == [0] => {
+                    usize::try_from(experts).map_or(Verdict::Nothing, |n| Verdict::Bound(Bound::Experts(n)))
+                }
                 Some(extent) => Verdict::Bound(Bound::Positions(extent)),
                 None => Verdict::Nothing,
             }
         }
-        Op::Gather(Gather { dim }) if place == 1 => extent(*dim).map_or(Verdict::Nothing, |extent| Verdict::Bound(Bound::Positions(extent))),
+        Op::Gather(Gather { dim }) if place == 1 => {
+            extent(*dim).map_or(Verdict::Nothing, |extent| Verdict::Bound(Bound::Positions(extent)))
+        }
         _ => Verdict::Nothing,
     }
 }

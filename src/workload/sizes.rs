@@ -25,7 +25,8 @@ pub enum SizeError {
 pub fn sizes(symbols: &IndexMap<Arc<str>, SymbolRange>, given: &[String], tokens: Option<i64>) -> Result<Bindings, SizeError> {
     let mut bindings: Bindings = symbols.iter().map(|(name, range)| (name.clone(), default(range))).collect();
     let mut set = |name: &str, value: i64| {
-        let (name, range) = symbols.get_key_value(name).ok_or_else(|| SizeError::Unknown { name: name.into(), known: known(symbols) })?;
+        let (name, range) =
+            symbols.get_key_value(name).ok_or_else(|| SizeError::Unknown { name: name.into(), known: known(symbols) })?;
         if value < range.min || range.max.is_some_and(|max| value > max) {
             let max = range.max.map_or("any".into(), |max| max.to_string());
             return Err(SizeError::Range { name: name.clone(), value, min: range.min, max });
@@ -70,7 +71,9 @@ mod tests {
     #[test]
     fn tokens_set_the_one_dim() {
         assert_eq!(sizes(&symbols(&["s0"]), &[], Some(7)), Ok(Bindings::from([("s0".into(), 7)])));
-        assert!(matches!(sizes(&symbols(&["s0", "s1"]), &[], Some(7)), Err(SizeError::Tokens { known }) if known.contains("s0, s1")));
+        assert!(
+            matches!(sizes(&symbols(&["s0", "s1"]), &[], Some(7)), Err(SizeError::Tokens { known }) if known.contains("s0, s1"))
+        );
         assert!(sizes(&symbols(&[]), &[], Some(7)).is_err());
     }
 

@@ -23,7 +23,7 @@ impl Changed {
         let mut writer = ZipWriter::new(File::create(&changed.path).unwrap());
         for i in 0..archive.len() {
             let mut entry = archive.by_index(i).unwrap();
-            let full = entry.name().to_owned();
+            let full = entry.name().unwrap().into_owned();
             let mut data = Vec::new();
             entry.read_to_end(&mut data).unwrap();
             let inner = full.split_once('/').map_or(full.as_str(), |(_, inner)| inner);

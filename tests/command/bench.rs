@@ -14,7 +14,10 @@ fn the_json_has_the_shape_that_scripts_rely_on() {
     assert_eq!((json["device"].as_str(), json["dims"]["s23"].as_i64()), (Some("cpu"), Some(32)), "{json}");
     for plan in ["unfused", "fused"] {
         let plan = &json[plan];
-        assert!(["ms", "ms_min", "ms_max", "kernels", "bytes"].iter().all(|key| plan[key].as_f64().is_some_and(|x| x > 0.0)), "{plan}");
+        assert!(
+            ["ms", "ms_min", "ms_max", "kernels", "bytes"].iter().all(|key| plan[key].as_f64().is_some_and(|x| x > 0.0)),
+            "{plan}"
+        );
         let each = plan["each"].as_array().unwrap();
         assert_eq!(each.len() as u64, plan["kernels"].as_u64().unwrap());
         for step in each {

@@ -4,10 +4,12 @@ use super::call::{eglu, fixture};
 
 /// Each archive with the names of its reference files.
 fn references() -> Vec<(String, Vec<String>)> {
-    let mut names: Vec<String> = std::fs::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> =
+        std::fs::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     let stems = names.iter().filter_map(|name| name.strip_suffix(".pt2"));
-    let references = |stem: &str| names.iter().filter(|name| name.starts_with(&format!("{stem}.io"))).cloned().collect::<Vec<_>>();
+    let references =
+        |stem: &str| names.iter().filter(|name| name.starts_with(&format!("{stem}.io"))).cloned().collect::<Vec<_>>();
     stems.map(|stem| (format!("{stem}.pt2"), references(stem))).filter(|(_, references)| !references.is_empty()).collect()
 }
 

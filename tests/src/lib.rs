@@ -1,7 +1,7 @@
 //! What the integration tests share: the fixtures, their references, and plans of them. The tests live in `tests/tests`.
 
 use eglu::{
-    DeviceProfile, Options, Optimized, Pipeline, Plan, Tensor,
+    DeviceProfile, Optimized, Options, Pipeline, Plan, Tensor,
     import::{Imported, import},
     lower,
     reference::read_tensors,

@@ -185,14 +185,18 @@ mod tests {
 
     #[test]
     fn patterns_reject_typos() {
-        for text in ["(slu ?x)", "(mul ?x)", "(silu ?x ?y)", "(index ?x axes:x)", "(cast ?x dtype:f33)", "(out0 ?x ?y)", "(index axes:0)"] {
+        for text in
+            ["(slu ?x)", "(mul ?x)", "(silu ?x ?y)", "(index ?x axes:x)", "(cast ?x dtype:f33)", "(out0 ?x ?y)", "(index axes:0)"]
+        {
             assert!(text.parse::<Pattern<ENode>>().is_err(), "{text} must not parse");
         }
     }
 
     #[test]
     fn patterns_print_as_they_parse() {
-        for text in ["(mul ?x (sigmoid ?x))", "(index ?x ?i ?j axes:0,1)", "(reduce ?x reduce:sum axes:1 flag:false ?d)", "(add ?x 1)"] {
+        for text in
+            ["(mul ?x (sigmoid ?x))", "(index ?x ?i ?j axes:0,1)", "(reduce ?x reduce:sum axes:1 flag:false ?d)", "(add ?x 1)"]
+        {
             assert_eq!(text.parse::<Pattern<ENode>>().map(|p| p.to_string()).unwrap(), text);
         }
     }

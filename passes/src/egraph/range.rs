@@ -96,7 +96,14 @@ pub fn of_scalar(scalar: Scalar) -> Range {
 pub fn transfer(op: &Op, operands: &[(Range, Option<DType>)], result: DType) -> Range {
     let first = operands.first().map_or(Range::ANY, |operand| operand.0);
     let known = match op {
-        Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Slice(_) | Op::Index(_) | Op::Gather(_) | Op::Sort(_) | Op::TopK(_) => first,
+        Op::Reshape(_)
+        | Op::Permute(_)
+        | Op::Expand(_)
+        | Op::Slice(_)
+        | Op::Index(_)
+        | Op::Gather(_)
+        | Op::Sort(_)
+        | Op::TopK(_) => first,
         Op::Cat(_) => operands.iter().fold(first, |sum, operand| sum.join(operand.0)),
         Op::Reduce(reduce) if matches!(reduce.kind, ReduceKind::Amax | ReduceKind::Amin) => first,
         Op::Cast(_) => cast(first, operands.first().and_then(|operand| operand.1), result),

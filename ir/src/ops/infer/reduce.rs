@@ -29,8 +29,7 @@ impl OpDef for Reduce {
         if empty && !has_identity {
             return Err(InferError(format!("{:?} of no elements has no value ({x}, dims {:?})", self.kind, self.dims)));
         }
-        let position = matches!(self.kind, ReduceKind::Argmax | ReduceKind::Argmin);
-        if !has_identity && x.dtype.is_complex() || position && x.dtype == DType::Bool {
+        if !has_identity && x.dtype.is_complex() {
             return Err(InferError(format!("{} is not defined for {}", self.kind.name(), x.dtype)));
         }
         if self.kind == ReduceKind::Mean && self.dtype.category() < Category::Float {

@@ -8,7 +8,7 @@ use crate::egraph::{
 };
 use egg::Id;
 use eglu_ir::{
-    OpCode,
+    DType, OpCode,
     ops::{Axes, ExpertMatmul, Permute, Reshape, Slice},
 };
 
@@ -17,29 +17,35 @@ const MOST_EXPERTS: i64 = 4096;
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
-    let grouped = |counted: &str| {
-        format!("(grouped_mm (index ?x (out1 (sort ?ids int:0 flag:false)) axes:0) ?w (cumsum (histc {counted} ?bins ?min ?max) int:0 ?ct))")
-    };
+    let grouped = ["(cast ?ids ?hd)", "?ids"].into_iter().flat_map(|ids| {
+        let counts = format!("(histc {ids} ?bins ?min ?max)");
+        [format!("(cast {counts} ?cd)"), counts].map(|counts| {
+            let rows = "(index ?x (out1 (sort ?ids int:0 flag:false)) axes:0)";
+            format!("(grouped_mm {rows} ?w (cumsum {counts} int:0 ?ct))")
+        })
+    });
     Ok(vec![
-        rule("grouped-by-expert", Numerics::Exact, "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted")
-            .from(grouped("(cast ?ids ?hd)"))
-            .from(grouped("?ids"))
-            .fuses()
-            .when("rows-and-ids", |s| {
-                let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
-                Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
+        rule(
+            "grouped-by-expert",
+            Numerics::Exact,
+            "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted",
+        )
+        .from_all(grouped)
+        .fuses()
+        .when("rows-and-ids", |s| {
+            let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
+            Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
+        })
+        .when("one-bin-each", one_bin_each)
+        .when("counts-fit", counts_fit)
+        .when("experts-few", |s| {
+            let experts = s.extent("?w", 0).and_then(|e| e.as_const());
+            Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
+                format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
             })
-            .when("one-bin-each", one_bin_each)
-            .when("experts-few", |s| {
-                let experts = s.extent("?w", 0).and_then(|e| e.as_const());
-                Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
-                    format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
-                })
-            })
-            .when("ids-not-negative", ids_not_negative)
-            .becomes(
-                "(index (expert_matmul ?x (permute ?w axes:0,2,1) none ?ids) (out1 (sort ?ids int:0 flag:false)) axes:0)",
-            )?,
+        })
+        .when("ids-not-negative", ids_not_negative)
+        .becomes("(index (expert_matmul ?x (permute ?w axes:0,2,1) none ?ids) (out1 (sort ?ids int:0 flag:false)) axes:0)")?,
         gathered(
             "gathered-matrix-times-column",
             "(matmul (index ?w ?ids axes:0) ?v)",
@@ -88,14 +94,14 @@ fn one_bin_each(site: &Site<'_>) -> Verdict {
     let (min, max) = (bound("?min"), bound("?max"));
     Verdict::when(experts.is_some() && bins == experts && min == Some(0) && max == experts.map(|e| e - 1), || {
         let show = |value: Option<i64>| value.map_or("?".into(), |v| v.to_string());
-        format!(
-            "histc counts in {} bins over {}..{}, but there are {} experts",
-            show(bins),
-            show(min),
-            show(max),
-            show(experts)
-        )
+        format!("histc counts in {} bins over {}..{}, but there are {} experts", show(bins), show(min), show(max), show(experts))
     })
+}
+
+/// Ends of groups are stored in 32 bits at least, so that they do not wrap.
+fn counts_fit(site: &Site<'_>) -> Verdict {
+    let dtype: Option<DType> = site.attr("?ct");
+    Verdict::when(matches!(dtype, Some(DType::I32 | DType::I64)), || "ends of groups are stored in fewer than 32 bits".into())
 }
 
 /// Ids are at least 0: proved, or a claim on a user input that they are a view of. (Sorted, negative ids come first, yet histc does
@@ -162,7 +168,9 @@ fn gathered(name: &str, pattern: &str, doc: &str, side: Side) -> Result<Rule, Ru
         .when("ids-not-negative", ids_not_negative)
         .builds(move |s| {
             let (mut w, ids, v) = (s.id("?w"), s.id("?ids"), s.id("?v"));
-            let (Some(rows), Some(k)) = (s.extent("?ids", 0), s.extent("?v", inner)) else { return Err(Refusal::new("types", "no matrices")) };
+            let (Some(rows), Some(k)) = (s.extent("?ids", 0), s.extent("?v", inner)) else {
+                return Err(Refusal::new("types", "no matrices"));
+            };
             if s.extent("?v", 0) != Some(rows.clone()) {
                 return Err(Refusal::new("rows-and-ids", "there is not one id for each row"));
             }

@@ -120,33 +120,37 @@ fn clamped_swish() -> Result<Rule, RuleError> {
     let gates = either("mul", gate, &format!("(sigmoid (mul {gate} ?alpha))"));
     let up = "(add (minimum (maximum ?u ?lo) ?hi) ?one)";
     let numbers = ["?limit", "?alpha", "?lo", "?hi", "?one"];
-    rule("clamped-swish-gated", SameAccumulator, "the clamped swish of gpt-oss, (up + 1) · gate · sigmoid(α · gate), is one gated unit")
-        .from_all(gates.iter().flat_map(|gate| either("mul", up, gate)))
-        .fuses()
-        .when("gate-and-up", gate_and_up)
-        .when("numbers", move |s| {
-            Verdict::when(numbers.iter().all(|var| s.scalar(var).is_some()), || "a limit or factor is no constant".into())
-        })
-        .when("symmetric-limits", |s| {
-            let number = |var: &str| s.scalar(var).map_or(f64::NAN, Scalar::as_f64);
-            let (limit, lo, hi) = (number("?limit"), number("?lo"), number("?hi"));
-            Verdict::when(lo == -hi && hi == limit, || format!("up is clamped to {lo}..{hi} and the gate to {limit}"))
-        })
-        .builds(|s| {
-            let dtype = dtype(s)?;
-            let mut program = Program::new([dtype; 2]);
-            let number = |var: &str| s.scalar(var).map(Ref::Scalar).ok_or_else(|| Refusal::new("numbers", "no constant"));
-            let (limit, alpha, one) = (number("?limit")?, number("?alpha")?, number("?one")?);
-            let (lo, hi) = (number("?lo")?, number("?hi")?);
-            let mut step = |op: Pointwise, args: &[Ref]| program.push(InstrOp::Pointwise(op), args.iter().copied(), dtype);
-            let gate = step(Pointwise::Minimum, &[Ref::Param(0), limit]);
-            let scaled = step(Pointwise::Mul, &[gate, alpha]);
-            let sigmoid = step(Pointwise::Sigmoid, &[scaled]);
-            let swish = step(Pointwise::Mul, &[gate, sigmoid]);
-            let up = step(Pointwise::Maximum, &[Ref::Param(1), lo]);
-            let up = step(Pointwise::Minimum, &[up, hi]);
-            let up = step(Pointwise::Add, &[up, one]);
-            let product = step(Pointwise::Mul, &[up, swish]);
-            emit(s, stored(program, product, dtype))
-        })
+    rule(
+        "clamped-swish-gated",
+        SameAccumulator,
+        "the clamped swish of gpt-oss, (up + 1) · gate · sigmoid(α · gate), is one gated unit",
+    )
+    .from_all(gates.iter().flat_map(|gate| either("mul", up, gate)))
+    .fuses()
+    .when("gate-and-up", gate_and_up)
+    .when("numbers", move |s| {
+        Verdict::when(numbers.iter().all(|var| s.scalar(var).is_some()), || "a limit or factor is no constant".into())
+    })
+    .when("symmetric-limits", |s| {
+        let number = |var: &str| s.scalar(var).map_or(f64::NAN, Scalar::as_f64);
+        let (limit, lo, hi) = (number("?limit"), number("?lo"), number("?hi"));
+        Verdict::when(lo == -hi && hi == limit, || format!("up is clamped to {lo}..{hi} and the gate to {limit}"))
+    })
+    .builds(|s| {
+        let dtype = dtype(s)?;
+        let mut program = Program::new([dtype; 2]);
+        let number = |var: &str| s.scalar(var).map(Ref::Scalar).ok_or_else(|| Refusal::new("numbers", "no constant"));
+        let (limit, alpha, one) = (number("?limit")?, number("?alpha")?, number("?one")?);
+        let (lo, hi) = (number("?lo")?, number("?hi")?);
+        let mut step = |op: Pointwise, args: &[Ref]| program.push(InstrOp::Pointwise(op), args.iter().copied(), dtype);
+        let gate = step(Pointwise::Minimum, &[Ref::Param(0), limit]);
+        let scaled = step(Pointwise::Mul, &[gate, alpha]);
+        let sigmoid = step(Pointwise::Sigmoid, &[scaled]);
+        let swish = step(Pointwise::Mul, &[gate, sigmoid]);
+        let up = step(Pointwise::Maximum, &[Ref::Param(1), lo]);
+        let up = step(Pointwise::Minimum, &[up, hi]);
+        let up = step(Pointwise::Add, &[up, one]);
+        let product = step(Pointwise::Mul, &[up, swish]);
+        emit(s, stored(program, product, dtype))
+    })
 }

@@ -10,10 +10,14 @@ use eglu_ir::{
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
-    let flat = either("mul", "?y", "(reshape ?w ?ws)").map(|product| format!("(reduce (reshape {product} ?s) reduce:sum axes:1 flag:false ?dt)"));
-    let split = either("mul", "(reshape ?y ?s)", "(reshape ?w ?ws)").map(|product| format!("(reduce {product} reduce:sum axes:1 flag:false ?dt)"));
+    let flat = either("mul", "?y", "(reshape ?w ?ws)")
+        .map(|product| format!("(reduce (reshape {product} ?s) reduce:sum axes:1 flag:false ?dt)"));
+    let split = either("mul", "(reshape ?y ?s)", "(reshape ?w ?ws)")
+        .map(|product| format!("(reduce {product} reduce:sum axes:1 flag:false ?dt)"));
     let block = |x: &str| {
-        format!("(combine (expert_matmul (glu (expert_matmul {x} ?wg ?bg ?ids) (expert_matmul {x} ?wu ?bu ?ids) ?program) ?wd ?bd ?ids) ?weights ?dt)")
+        format!(
+            "(combine (expert_matmul (glu (expert_matmul {x} ?wg ?bg ?ids) (expert_matmul {x} ?wu ?bu ?ids) ?program) ?wd ?bd ?ids) ?weights ?dt)"
+        )
     };
     Ok(vec![
         rule("weighted-sum", SameAccumulator, "rows times their weights, summed over each token's choices")

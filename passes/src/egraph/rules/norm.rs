@@ -43,9 +43,10 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from("(rms_norm (cast ?x dtype:f32) ?w ?eps ?d)")
             .when("widened", |s| {
                 let from = s.dtype("?x");
-                Verdict::when(from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32), || {
-                    "the cast does not widen a 16-bit float".into()
-                })
+                Verdict::when(
+                    from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32),
+                    || "the cast does not widen a 16-bit float".into(),
+                )
             })
             .becomes("(rms_norm ?x ?w ?eps ?d)")?,
         rule("rms-norm-rounded", Exact, "a norm rounded afterwards may be stored rounded")

@@ -14,19 +14,21 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from("(out0 (sort ?x int:0 ?desc))")
             .when("one-dim", |s| Verdict::when(s.rank("?x") == Some(1), || "it sorts along one of several dims".into()))
             .becomes("(index ?x (out1 (sort ?x int:0 ?desc)) axes:0)")?,
-        rule("scattered-positions", Exact, "positions written at a permutation's places are its inverse; what was there is overwritten")
-            .from("(index_put ?o (iota ?n int:0 int:1 ?d) ?p axes:0 flag:false)")
-            .when("a-permutation", |s| permutes_rows(s, "?p", "?o"))
-            .when("all-positions", |s| {
-                Verdict::when(s.attr("?n") == s.extent("?p", 0), || "there are more places than positions".into())
-            })
-            .when("dtype", |s| {
-                Verdict::when(s.dtype("?o") == Some(DType::I64), || "positions are not stored as i64".into())
-            })
-            .builds(|s| {
-                let p = s.id("?p");
-                s.call(InversePermutation {}, &[p])
-            })?,
+        rule(
+            "scattered-positions",
+            Exact,
+            "positions written at a permutation's places are its inverse; what was there is overwritten",
+        )
+        .from("(index_put ?o (iota ?n int:0 int:1 ?d) ?p axes:0 flag:false)")
+        .when("a-permutation", |s| permutes_rows(s, "?p", "?o"))
+        .when("all-positions", |s| {
+            Verdict::when(s.attr("?n") == s.extent("?p", 0), || "there are more places than positions".into())
+        })
+        .when("dtype", |s| Verdict::when(s.dtype("?o") == Some(DType::I64), || "positions are not stored as i64".into()))
+        .builds(|s| {
+            let p = s.id("?p");
+            s.call(InversePermutation {}, &[p])
+        })?,
         rule("permuted-and-back", Exact, "a permutation undone by its inverse")
             .from("(index (index ?a ?p axes:0) (inverse_permutation ?p) axes:0)")
             .from("(index (index ?a (inverse_permutation ?p) axes:0) ?p axes:0)")

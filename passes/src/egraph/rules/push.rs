@@ -18,7 +18,13 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
     for code in OpCode::all() {
         let operands = match code {
             OpCode::Pointwise(op) => op.arity(),
-            OpCode::Cast | OpCode::Slice | OpCode::Reshape | OpCode::Permute | OpCode::Expand | OpCode::Softmax | OpCode::Reduce => 1,
+            OpCode::Cast
+            | OpCode::Slice
+            | OpCode::Reshape
+            | OpCode::Permute
+            | OpCode::Expand
+            | OpCode::Softmax
+            | OpCode::Reduce => 1,
             OpCode::RmsNorm | OpCode::Cat | OpCode::Glu => 2,
             _ => continue,
         };
@@ -36,8 +42,7 @@ fn through(code: OpCode, operands: usize) -> Result<Rule, RuleError> {
     };
     let patterns = (0..anchored).map(|at| {
         let operand = |i: usize| if i == at { "(index ?a ?p axes:0)".into() } else { format!("?o{i}") };
-        let words: Vec<String> =
-            (0..operands).map(operand).chain((0..code.fields().len()).map(|i| format!("?f{i}"))).collect();
+        let words: Vec<String> = (0..operands).map(operand).chain((0..code.fields().len()).map(|i| format!("?f{i}"))).collect();
         format!("({} {})", code.name(), words.join(" "))
     });
     let doc = format!("`{}` treats rows alike, so a permutation of rows may come after it", code.name());

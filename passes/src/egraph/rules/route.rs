@@ -23,9 +23,10 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from("(route (cast ?l dtype:f32) ?score ?k ?norm ?d)")
             .when("widened", |s| {
                 let from = s.dtype("?l");
-                Verdict::when(from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32), || {
-                    "the cast does not widen a 16-bit float".into()
-                })
+                Verdict::when(
+                    from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32),
+                    || "the cast does not widen a 16-bit float".into(),
+                )
             })
             .becomes("(route ?l ?score ?k ?norm ?d)")?,
     );

@@ -11,7 +11,9 @@ use eglu_ir::{
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
     Ok(vec![
-        rule("reshape-of-reshape", Exact, "only the last shape counts").from("(reshape (reshape ?x ?s) ?t)").becomes("(reshape ?x ?t)")?,
+        rule("reshape-of-reshape", Exact, "only the last shape counts")
+            .from("(reshape (reshape ?x ?s) ?t)")
+            .becomes("(reshape ?x ?t)")?,
         unchanged("reshape-to-same", "(reshape ?x ?s)")?,
         unchanged("cast-to-same", "(cast ?x ?d)")?,
         unchanged("expand-to-same", "(expand ?x ?s)")?,
@@ -22,14 +24,14 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 Verdict::when(dims.iter().copied().eq(0..dims.len()), || format!("dims go to {dims:?}"))
             })
             .becomes("?x")?,
-        rule("permute-of-permute", Exact, "two permutations of dims are one")
-            .from("(permute (permute ?x ?a) ?b)")
-            .builds(|s| {
+        rule("permute-of-permute", Exact, "two permutations of dims are one").from("(permute (permute ?x ?a) ?b)").builds(
+            |s| {
                 let (a, b): (Axes, Axes) = (s.attr("?a").unwrap_or_default(), s.attr("?b").unwrap_or_default());
                 let dims = b.iter().filter_map(|&i| a.get(i).copied()).collect();
                 let x = s.id("?x");
                 s.call(Permute { dims }, &[x])
-            })?,
+            },
+        )?,
         rule("permute-of-unit-dims", Exact, "moving dims of extent 1 past others is a reshape")
             .from("(permute ?x ?d)")
             .when("order-kept", |s| {
