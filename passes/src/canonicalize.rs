@@ -5,6 +5,7 @@
 
 mod joins;
 mod pointwise;
+mod sums;
 mod views;
 
 use crate::{
@@ -40,7 +41,7 @@ impl Pass for Canonicalize {
     }
 
     fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
-        Ok(apply(graph, &[views::simplify, views::generators, pointwise::simplify, joins::simplify])?)
+        Ok(apply(graph, &[views::simplify, views::generators, pointwise::simplify, joins::simplify, sums::simplify])?)
     }
 }
 

@@ -11,7 +11,7 @@ use eglu_ir::{
 use indexmap::IndexMap;
 use std::sync::Arc;
 
-pub use sample::sample_inputs;
+pub use sample::{Sizes, sample_inputs};
 
 /// How far a rewritten graph is from its original on random inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,8 @@ impl Certificate {
     }
 }
 
-/// Evaluates both graphs on random inputs of random sizes within range.
+/// Evaluates both graphs on random inputs of random sizes within range; where the original has no value for sizes drawn one by one, on equal
+/// sizes.
 ///
 /// `weights` gives parameters and buffers; those it does not have are drawn at random. The same `seed` gives the same numbers.
 pub fn certify(
@@ -49,7 +50,6 @@ pub fn certify(
     weights: &dyn Fn(&str) -> Option<Tensor>,
     seed: u64,
 ) -> Result<Certificate, EvalError> {
-    let (sizes, inputs) = sample_inputs(before, seed)?;
     let drawn = sample::sample_weights(before, weights, seed)?;
     let weights = |path: &str| weights(path).or_else(|| drawn.get(path).cloned());
     let (mut before, mut after) = (before.clone(), after.clone());
@@ -59,7 +59,12 @@ pub fn certify(
         before.add_output(original, OutputKind::User);
         after.add_output(fused, OutputKind::User);
     }
-    let want = eval_graph(&before, &weights, &inputs)?;
+    let evaluate = |sizes: Sizes| {
+        let (sizes, inputs) = sample_inputs(&before, sizes, seed)?;
+        let want = eval_graph(&before, &weights, &inputs)?;
+        Ok::<_, EvalError>((sizes, inputs, want))
+    };
+    let (sizes, inputs, want) = evaluate(Sizes::Independent).or_else(|_| evaluate(Sizes::Equal))?;
     let got = eval_graph(&after, &weights, &inputs)?;
     let deviations = want.iter().zip(&got).zip(before.outputs()).map(|((want, got), output)| {
         let name = before.node(output.value.node).name.clone();

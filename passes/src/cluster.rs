@@ -14,6 +14,8 @@ mod store;
 mod views;
 
 use crate::{
+    canonicalize::SimplifyViews,
+    cse::MergeEqual,
     pipeline::{Context, Failure, Pass},
     rebuild::Rebuild,
 };
@@ -39,6 +41,11 @@ impl Pass for Cluster {
         graph.remove_dead();
         let contracts = fuse(graph, |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
+        if hoisted {
+            // Readers of one tensor through equal views shall read the same value, or they would not meet in a loop.
+            SimplifyViews.run(graph, context)?;
+            MergeEqual.run(graph, context)?;
+        }
         let loops = fuse(graph, |partition| {
             map_reduce::group(partition, context);
             map::group(partition, context);

@@ -1,5 +1,7 @@
 //! Equality saturation as a pass, and its findings as part of the report.
 
+mod private;
+
 use crate::{
     egraph::{self, EgraphReport},
     pipeline::{Context, Failure, Pass},
@@ -21,7 +23,7 @@ impl Pass for Saturate {
     }
 
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
-        let (rewritten, found) = egraph::saturate(graph, context.profile)?;
+        let (rewritten, found) = egraph::saturate(&private::unshare(graph)?, context.profile)?;
         let changed = !found.fired.is_empty();
         record(context.report, found)?;
         *graph = rewritten;

@@ -1,6 +1,6 @@
 //! Where an imported node went, and by which rules: the text of `--explain`.
 
-use crate::{pipeline::Optimized, report::Step};
+use crate::{cost, pipeline::Optimized, report::Step};
 use eglu_ir::{Graph, NodeId, OpCode};
 use std::{fmt::Write, sync::Arc};
 
@@ -54,14 +54,16 @@ pub fn explain(optimized: &Optimized, name: &str) -> Option<String> {
     Some(text)
 }
 
-/// The nodes that stand for the imported node, or that bear its name.
+/// The nodes that stand for the imported node, or else bear its name; views of weights that came with a kernel are left out.
 fn holders(graph: &Graph, name: &str) -> Vec<NodeId> {
-    let stands = |id: &NodeId| {
-        let node = graph.node(*id);
-        node.origins.iter().any(|origin| &**origin == name)
-    };
+    let stands = |id: &NodeId| graph.node(*id).origins.iter().any(|origin| &**origin == name);
     let holders: Vec<NodeId> = graph.node_ids().filter(stands).collect();
-    if holders.is_empty() { graph.find(name).into_iter().collect() } else { holders }
+    let kernels: Vec<NodeId> = holders.iter().copied().filter(|&id| graph.node(id).op().is_some_and(cost::launches)).collect();
+    match (kernels.is_empty(), holders.is_empty()) {
+        (false, _) => kernels,
+        (true, false) => holders,
+        (true, true) => graph.find(name).into_iter().collect(),
+    }
 }
 
 fn end(text: &mut String, graph: &Graph, id: NodeId, name: &str) {

@@ -1,14 +1,7 @@
 //! A plan made ready on a device.
 
-use crate::{
-    Device, RuntimeError,
-    cpu::CpuExecutable,
-    cuda::{CudaExecutable, DeviceFacts},
-};
-use eglu_codegen::{
-    Plan, Source,
-    cuda::{Target, emit},
-};
+use crate::{Device, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
+use eglu_codegen::{Plan, Source};
 use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind, weights::Weights};
 use std::{collections::HashMap, sync::Arc};
 
@@ -103,11 +96,7 @@ impl Executable {
         };
         let backend: Box<dyn Backend> = match device {
             Device::Cpu => Box::new(CpuExecutable::load(plan.clone(), &source, None)?),
-            Device::Cuda(ordinal) => {
-                let (major, minor) = DeviceFacts::of(*ordinal).map_err(RuntimeError::from)?.capability;
-                let kernels = emit(&plan, Target { arch: major * 10 + minor })?;
-                Box::new(CudaExecutable::load(kernels, &source, *ordinal)?)
-            }
+            Device::Cuda(ordinal) => Box::new(CudaExecutable::build(&plan, &source, *ordinal)?),
         };
         Ok(Executable::new(backend))
     }

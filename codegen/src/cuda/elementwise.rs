@@ -6,7 +6,7 @@ use super::{
     error::Emit,
     kernel::{Code, Header, Kernel, broadcast_strides},
     loops::Loop,
-    program,
+    program::{self, Results},
 };
 use crate::TensorRef;
 use eglu_ir::{Dim, Program, types::numel};
@@ -34,8 +34,8 @@ pub(super) fn apply(
     let count = numel(&walk.shape);
     let total = one.kernel.dim(&count);
     let body = if width > 1 { one.grouped(&total, width)? } else { one.single(&total)? };
-    let items = program::function("apply", program)?;
-    let code = Code { headers: vec![Header::Math], items, body, threads: [THREADS, 1], shared_bytes: 0 };
+    let items = program::function("apply", program, Results::Stored)?;
+    let code = Code { headers: vec![Header::Math], items, body, threads: [THREADS, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(count.ceil_div(i64::from(THREADS) * width)));
     Ok(())
 }

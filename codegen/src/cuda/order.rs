@@ -127,7 +127,7 @@ pub(super) fn top_k(emitter: &mut Emitter, step: &Step, op: &TopK) -> Emit<()> {
     };
     let store = store_result(&mut kernel, &lines, &from, &targets, "j");
     let items = format!(
-        "struct Best {{\n    {entry} entry;\n    DEVICE_METHOD void merge(const Best& other) {{ if (other.entry < entry) entry = other.entry; }}\n}};\n"
+        "struct Best {{\n    {entry} entry;\n    DEVICE void merge(const Best& other) {{ if (other.entry < entry) entry = other.entry; }}\n}};\n"
     );
     let body = format!(
         "{begin}{starts}{entry} last{{}};\nfor (int j = 0; j < {k}; j++) {{\nBest best{{{entry}::last()}};\n\
@@ -136,7 +136,7 @@ pub(super) fn top_k(emitter: &mut Emitter, step: &Step, op: &TopK) -> Emit<()> {
          if ({lead}) {{\n{store}}}\n}}\n",
         k = op.k
     );
-    let code = Code { headers: vec![Header::Warp, Header::Sort], items, body, threads: [256, 1], shared_bytes: 0 };
+    let code = Code { headers: vec![Header::Warp, Header::Sort], items, body, threads: [256, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(grid));
     Ok(())
 }

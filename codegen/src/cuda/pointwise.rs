@@ -47,7 +47,8 @@ pub(super) fn pointwise(emitter: &mut Emitter, step: &Step, op: Pointwise) -> Em
                 params += 1;
                 // A logical op asks of each operand whether it is zero, a mask is bool already: neither promotes.
                 let promotes = op.rule() != TypeRule::Logical && !(op.rule() == TypeRule::Select && i == 0);
-                if promotes && tensor.dtype != compute { program.push(InstrOp::Cast, [param], compute) } else { param }
+                let compute = compute.opmath();
+                if promotes && tensor.dtype.opmath() != compute { program.push(InstrOp::Cast, [param], compute) } else { param }
             }
             Arg::None => return Err(Unsupported::new(format!("operand {i} is missing"))),
         });

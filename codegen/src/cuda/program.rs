@@ -10,25 +10,42 @@ use eglu_ir::{
     program::{Instr, InstrOp},
 };
 
-/// `name(a0, …, r0, …)`: parameters in their opmath, results stored by reference.
-pub(super) fn function(name: &str, program: &Program) -> Emit<String> {
+/// How a program's results leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Results {
+    /// Rounded to the dtype they are stored in.
+    Stored,
+    /// In the opmath of that dtype, not rounded: a reduction goes on with them.
+    Opmath,
+}
+
+/// `name(a0, …, r0, …)`: parameters in their opmath, results by reference.
+pub(super) fn function(name: &str, program: &Program, results: Results) -> Emit<String> {
     let mut params = Vec::new();
     for (i, &dtype) in program.params.iter().enumerate() {
         params.push(format!("const {} a{i}", ctype::opmath(dtype)?));
     }
-    for (i, &(_, dtype)) in program.results.iter().enumerate() {
-        params.push(format!("{}& r{i}", ctype::storage(dtype)?));
+    let stored: Vec<&str> = program
+        .results
+        .iter()
+        .map(|&(_, dtype)| match results {
+            Results::Stored => ctype::storage(dtype),
+            Results::Opmath => ctype::opmath(dtype),
+        })
+        .collect::<Emit<_>>()?;
+    for (i, ty) in stored.iter().enumerate() {
+        params.push(format!("{ty}& r{i}"));
     }
     let mut text = format!("DEVICE void {name}({}) {{\n", params.join(", "));
     for (i, instr) in program.instrs.iter().enumerate() {
         text += &format!("    const {} v{i} = {};\n", ctype::opmath(instr.dtype)?, instruction(program, instr)?);
     }
-    for (i, &(result, dtype)) in program.results.iter().enumerate() {
+    for (i, (&(result, dtype), ty)) in program.results.iter().zip(stored).enumerate() {
         let value = match result {
             Ref::Scalar(scalar) => ctype::literal(scalar, dtype)?,
             _ => name_of(result),
         };
-        text += &format!("    r{i} = cast<{}>({value});\n", ctype::storage(dtype)?);
+        text += &format!("    r{i} = cast<{ty}>({value});\n");
     }
     Ok(text + "}\n")
 }
@@ -41,16 +58,16 @@ fn name_of(operand: Ref) -> String {
     }
 }
 
-/// The operand as a value of `to`'s opmath; one of another dtype rounds to `to` on the way, as PyTorch's promotion does.
+/// The operand as a value of `to`'s opmath; only a cast rounds to `to` itself.
 fn converted(program: &Program, operand: Ref, to: DType) -> Emit<String> {
     if let Ref::Scalar(scalar) = operand {
         return ctype::literal(scalar, to);
     }
     let value = name_of(operand);
-    if program.dtype_of(operand) == to {
+    if program.dtype_of(operand).opmath() == to.opmath() {
         return Ok(value);
     }
-    Ok(format!("up(cast<{}>({value}))", ctype::storage(to)?))
+    Ok(format!("cast<{}>({value})", ctype::opmath(to)?))
 }
 
 fn instruction(program: &Program, instr: &Instr) -> Emit<String> {

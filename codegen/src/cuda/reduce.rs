@@ -6,12 +6,13 @@ use super::{
     error::{Emit, Unsupported},
     kernel::{Code, Header, Kernel, broadcast_strides, without},
     loops::Loop,
-    program,
+    program::{self, Results},
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{
-    DType, Dim, Program, Shape,
+    DType, Dim, Program, Ref, Shape,
     ops::{MapReduce, Reduce, ReduceKind, infer::broadcast},
+    program::InstrOp,
     types::numel,
 };
 
@@ -37,7 +38,11 @@ pub(super) fn reduce(emitter: &mut Emitter, step: &Step, op: &Reduce) -> Emit<()
         ReduceKind::Any | ReduceKind::All => (x, DType::Bool),
         ReduceKind::Argmax | ReduceKind::Argmin => (x, DType::I64),
     };
-    let (prologue, epilogue) = (Program::identity(x, value), Program::identity(reduced, op.dtype));
+    // Elements become the result's dtype first, unless they are only compared (torch.sum's `dtype`).
+    let mut prologue = Program::new([x]);
+    let element = if value == x { Ref::Param(0) } else { prologue.push(InstrOp::Cast, [Ref::Param(0)], value) };
+    prologue.results.push((element, value));
+    let epilogue = Program::identity(reduced, op.dtype);
     let name = format!("{:?}", op.kind).to_lowercase();
     emit(emitter, step, &name, &Reduction { prologue: &prologue, kinds: &[op.kind], dims: &op.dims, epilogue: &epilogue })
 }
@@ -94,7 +99,7 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, reduction: &Reduction<'_
         Share::Block => 1,
         Share::Column => 32,
     };
-    emitter.launch(kernel, Code { headers, items, body, threads, shared_bytes: 0 }, flat(outputs.ceil_div(per_block)));
+    emitter.launch(kernel, Code { headers, items, body, threads, ..Code::default() }, flat(outputs.ceil_div(per_block)));
     Ok(())
 }
 
@@ -111,7 +116,8 @@ fn share(kept: &Loop, reduced: &Loop) -> Share {
 
 /// The state of each reduction and the functions of the two programs.
 fn items(reduction: &Reduction<'_>) -> Emit<String> {
-    let mut text = program::function("prologue", reduction.prologue)? + &program::function("epilogue", reduction.epilogue)?;
+    let mut text = program::function("prologue", reduction.prologue, Results::Opmath)?
+        + &program::function("epilogue", reduction.epilogue, Results::Stored)?;
     let (mut fields, mut merges) = (String::new(), String::new());
     for (i, (kind, &(_, dtype))) in reduction.kinds.iter().zip(&reduction.prologue.results).enumerate() {
         let value = match kind {
@@ -121,7 +127,7 @@ fn items(reduction: &Reduction<'_>) -> Emit<String> {
         fields += &format!("    {kind:?}State<{}> s{i};\n", ctype::opmath(value)?);
         merges += &format!("        s{i}.merge(other.s{i});\n");
     }
-    text += &format!("struct State {{\n{fields}    DEVICE_METHOD void merge(const State& other) {{\n{merges}    }}\n}};\n");
+    text += &format!("struct State {{\n{fields}    DEVICE void merge(const State& other) {{\n{merges}    }}\n}};\n");
     Ok(text)
 }
 
@@ -154,9 +160,9 @@ fn body(
     }
     let mut adds = String::new();
     for (i, &(_, dtype)) in reduction.prologue.results.iter().enumerate() {
-        add += &format!("{} p{i};\n", ctype::storage(dtype)?);
+        add += &format!("{} p{i};\n", ctype::opmath(dtype)?);
         args.push(format!("p{i}"));
-        adds += &format!("state.s{i}.add(up(p{i}), r);\n");
+        adds += &format!("state.s{i}.add(p{i}, r);\n");
     }
     add += &format!("prologue({});\n{adds}", args.join(", "));
 

@@ -50,11 +50,11 @@ pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> 
          {chosen}[t * {k} + j] = e;\n{to}[t * {k} + j] = cast<{stored}>({weight});\n}}\n",
         held = k.div_ceil(32).max(1),
     );
-    let items = "struct Choice {\n    Narrow entry;\n    DEVICE_METHOD void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
+    let items = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
     let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
     emitter.launch(
         kernel,
-        Code { headers, items: items.into(), body, threads: [256, 1], shared_bytes: 0 },
+        Code { headers, items: items.into(), body, threads: [256, 1], ..Code::default() },
         flat(tokens.ceil_div(8)),
     );
     Ok(())

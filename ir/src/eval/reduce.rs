@@ -2,6 +2,7 @@
 
 use super::{
     Call, EvalError,
+    element::decode,
     program::{run, unrounded},
     strides::{Offsets, broadcast_shape},
     values::{Column, Values, cast, with_work},
@@ -18,9 +19,8 @@ pub(super) trait Fold: Column {
     type Sum: Copy;
 
     fn zero() -> Self::Sum;
-    fn unit() -> Self::Sum;
     fn plus(sum: Self::Sum, x: Self) -> Self::Sum;
-    fn times(product: Self::Sum, x: Self) -> Self::Sum;
+    fn times(product: Self, x: Self) -> Self;
     fn rounded(sum: Self::Sum) -> Self;
     fn mean(sum: Self::Sum, count: usize) -> Self;
     /// True if `x` comes before `best` in the search for the largest (or smallest); NaN comes before all.
@@ -36,16 +36,12 @@ macro_rules! real_fold {
                 0.0
             }
 
-            fn unit() -> f64 {
-                1.0
-            }
-
             fn plus(sum: f64, x: Self) -> f64 {
                 sum + f64::from(x)
             }
 
-            fn times(product: f64, x: Self) -> f64 {
-                product * f64::from(x)
+            fn times(product: Self, x: Self) -> Self {
+                product * x
             }
 
             fn rounded(sum: f64) -> Self {
@@ -71,10 +67,6 @@ impl Fold for i64 {
 
     fn zero() -> i64 {
         0
-    }
-
-    fn unit() -> i64 {
-        1
     }
 
     fn plus(sum: i64, x: i64) -> i64 {
@@ -103,10 +95,6 @@ impl Fold for Complex64 {
 
     fn zero() -> Complex64 {
         Complex64::ZERO
-    }
-
-    fn unit() -> Complex64 {
-        Complex64::ONE
     }
 
     fn plus(sum: Complex64, x: Complex64) -> Complex64 {
@@ -154,9 +142,6 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
     if needs_elements && count == 0 && !groups.bases.is_empty() {
         return Err(EvalError::Data(format!("{kind:?} of no elements has no value")));
     }
-    if needs_elements && dtype.is_complex() {
-        return Err(EvalError::Unsupported { op: "amax", dtype });
-    }
     let best = |largest: bool| {
         move |items: &mut dyn Iterator<Item = W>| {
             let mut best = (0, W::default());
@@ -175,15 +160,29 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
     Ok(match kind {
         ReduceKind::Sum => own(groups.each(x, |items| W::rounded(sum(items)))),
         ReduceKind::Mean => own(groups.each(x, |items| W::mean(sum(items), count))),
-        ReduceKind::Prod => own(groups.each(x, |items| W::rounded(items.fold(W::unit(), W::times)))),
+        ReduceKind::Prod => own(products(groups, x, dtype)?),
         ReduceKind::Amax | ReduceKind::Amin => own(extreme(kind == ReduceKind::Amax).map(|(_, x)| x).collect()),
-        ReduceKind::Any => truth(groups.each(x, |items| items.fold(false, |any, x| any || x.truth()))),
-        ReduceKind::All => truth(groups.each(x, |items| items.fold(true, |all, x| all && x.truth()))),
+        ReduceKind::Any => truth(groups.each(x, |mut items| Iterator::any(&mut items, |x| x.truth()))),
+        ReduceKind::All => truth(groups.each(x, |mut items| Iterator::all(&mut items, |x| x.truth()))),
         ReduceKind::Argmax | ReduceKind::Argmin => {
             let positions = extreme(kind == ReduceKind::Argmax).map(|(i, _)| i as i64).collect();
             (i64::values(positions), DType::I64)
         }
     })
+}
+
+/// Products, in the dtype itself: PyTorch's CPU kernel rounds after every factor, halves too, unlike its sums.
+fn products<W: Fold>(groups: &Groups, x: &[W], dtype: DType) -> Result<Vec<W>, EvalError> {
+    if dtype == dtype.opmath() {
+        return Ok(groups.each(x, |items| items.fold(W::of_int(1), W::times)));
+    }
+    let mut products = vec![W::of_int(1); groups.bases.len()];
+    for at in &groups.members {
+        let factors = products.iter().zip(&groups.bases).map(|(&product, base)| W::times(product, x[base + at])).collect();
+        let rounded = W::values(factors).store(dtype, dtype, &[products.len()])?;
+        products = decode::<W>(&rounded).into_owned();
+    }
+    Ok(products)
 }
 
 fn fold_values(kind: ReduceKind, groups: &Groups, x: &Values<'_>, dtype: DType) -> Result<(Values<'static>, DType), EvalError> {
@@ -238,7 +237,7 @@ pub(super) fn cumsum(op: &Cumsum, call: &Call<'_>) -> Result<Tensor, EvalError> 
     }
     let groups = Groups::new(x.shape(), &[op.dim]);
     with_work!(op.dtype, W => {
-        let mut values = super::element::decode::<W>(&x).into_owned();
+        let mut values = decode::<W>(&x).into_owned();
         scan(&mut values, &groups);
         W::values(values).store(op.dtype, op.dtype, call.shape())
     })

@@ -15,16 +15,31 @@ const SIZES: i64 = 6;
 /// Integers that index nothing are drawn below this.
 const UNBOUNDED: i64 = 4;
 
+/// How sizes are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// Each symbol by itself.
+    Independent,
+    /// One number for all symbols, as far as their ranges allow: exporters give dims that must agree a symbol each where nothing checks it.
+    Equal,
+}
+
 /// Random values for the symbols and for all inputs, in signature order.
-pub fn sample_inputs(graph: &Graph, seed: u64) -> Result<(Bindings, Vec<Tensor>), EvalError> {
+pub fn sample_inputs(graph: &Graph, sizes: Sizes, seed: u64) -> Result<(Bindings, Vec<Tensor>), EvalError> {
     let mut rng = StdRng::seed_from_u64(seed);
+    let common = rng.random_range(2..=2 + SIZES);
     let sizes: Bindings = graph
         .symbols
         .iter()
         .map(|(name, range)| {
-            let low = range.min.max(2).min(range.max.unwrap_or(i64::MAX));
-            let high = range.max.unwrap_or(i64::MAX).min(low.saturating_add(SIZES));
-            (name.clone(), rng.random_range(low..=high.max(low)))
+            let max = range.max.unwrap_or(i64::MAX);
+            let low = range.min.max(2).min(max);
+            let high = max.min(low.saturating_add(SIZES)).max(low);
+            let size = match sizes {
+                Sizes::Independent => rng.random_range(low..=high),
+                Sizes::Equal => common.clamp(range.min, max.max(range.min)),
+            };
+            (name.clone(), size)
         })
         .collect();
     let inputs = graph.inputs().iter().map(|&id| {

@@ -14,8 +14,10 @@ pub mod rule;
 pub mod rules;
 mod run;
 mod solve;
+pub mod soundness;
 mod stitch;
 
+pub use cost::Price;
 pub use report::{Assumption, EgraphReport, Fired, Refused, Site, Stopped, Stuck};
 pub use run::Limits;
 

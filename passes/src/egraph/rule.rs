@@ -274,12 +274,14 @@ impl Site<'_> {
         self.egraph[self.id(var)].data.leaf == Some(Head::Absent)
     }
 
-    /// The value `a` of a node `index(a, p)` of rows in the class.
+    /// The value `a` of a node `index(a, p)` of rows in the class, where p picks as many rows as `a` has.
     pub fn gathered_by(&self, class: Id, p: Id) -> Option<Id> {
         let axes = Attr::Axes(Axes::from_slice(&[0]));
+        let rows = |id: Id| self.ty_of(id).and_then(|ty| ty.shape.first());
         self.egraph[class].nodes.iter().find_map(|node| match node.call() {
             Some((eglu_ir::OpCode::Index, &[a, by], &[attr]))
                 if self.egraph.find(by) == self.egraph.find(p)
+                    && rows(a) == rows(p)
                     && self.egraph[attr].data.leaf == Some(Head::Attr(axes.clone())) =>
             {
                 Some(a)

@@ -1,27 +1,42 @@
 //! Which nodes of an optimised graph are fused, and what that saves.
 
-use super::{Kind, Report, Saves, Site};
+use super::{Kind, Report, Saves, Site, Step};
 use crate::cost;
 use eglu_ir::{Graph, NodeId, Op, Operand, Value, ops::Lowering};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The fused nodes in topological order.
+///
+/// A rule that makes several nodes at once, such as a block and its router, lets all of them stand for what it matched; savings are
+/// counted for one of them, blocks first.
 pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
     let order = graph.topological().unwrap_or_default();
-    order.into_iter().filter_map(|id| site(report, graph, id)).collect()
+    let mut kinds: Vec<(usize, NodeId, Kind)> =
+        order.into_iter().enumerate().filter_map(|(at, id)| Some((at, id, kind(graph, id)?))).collect();
+    kinds.sort_by_key(|&(at, _, kind)| (kind != Kind::Moe, at));
+    let mut claimed: FxHashSet<Arc<str>> = FxHashSet::default();
+    let mut sites: Vec<(usize, Site)> = Vec::new();
+    for (at, id, kind) in kinds {
+        if let Some(site) = site(report, graph, (id, kind), &claimed) {
+            claimed.extend(site.nodes.iter().cloned());
+            sites.push((at, site));
+        }
+    }
+    sites.sort_by_key(|&(at, _)| at);
+    sites.into_iter().map(|(_, site)| site).collect()
 }
 
-fn site(report: &Report, graph: &Graph, id: NodeId) -> Option<Site> {
+fn site(report: &Report, graph: &Graph, (id, kind): (NodeId, Kind), claimed: &FxHashSet<Arc<str>>) -> Option<Site> {
     let node = graph.node(id);
-    let kind = kind(graph, id)?;
-    let saves = saves(report, &node.origins);
+    let own: Vec<Arc<str>> = node.origins.iter().filter(|name| !claimed.contains(*name)).cloned().collect();
+    let saves = saves(report, &own);
     // Blocks are worth naming however they arrived; anything else is a site only where several kernels became one.
     let named = matches!(kind, Kind::Moe | Kind::Glu | Kind::Route);
     (named || saves.launches > 0).then(|| Site {
         kind,
         rule: rule(report, node.op(), &node.origins),
-        nodes: node.origins.to_vec(),
+        nodes: if own.is_empty() { node.origins.to_vec() } else { own },
         saves,
         node: node.name.clone(),
     })
@@ -58,12 +73,17 @@ fn product_of(graph: &Graph, operand: Operand) -> Option<Value> {
     }
 }
 
-/// The last rule that made this op of these nodes; else the pass that fuses without rules.
+/// The last rule that made this op of these nodes, at the top of its result or else inside, where texts are cut short and only the rule's
+/// name tells; without one, the pass that fuses without rules.
 fn rule(report: &Report, op: Option<&Op>, origins: &[Arc<str>]) -> String {
-    let made = |after: &str| op.is_some_and(|op| after.trim_start_matches('(').starts_with(op.name()));
-    let here = |nodes: &[Arc<str>]| nodes.iter().any(|node| origins.contains(node));
-    let last = report.trail.iter().rev().find(|step| made(&step.after) && here(&step.nodes));
-    last.map_or_else(|| "cluster".into(), |step| step.rule.clone())
+    let Some(name) = op.map(Op::name) else { return String::new() };
+    let here = |step: &&Step| step.nodes.is_empty() || step.nodes.iter().any(|node| origins.contains(node));
+    let last = |made: &dyn Fn(&Step) -> bool| report.trail.iter().rev().filter(here).find(|step| made(step));
+    let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
+    // A rule that rewrites something inside of it did not make it.
+    let top = last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call));
+    let inside = || last(&|step| step.after.contains(&call) || step.rule.starts_with(&family));
+    top.or_else(inside).map_or_else(|| "cluster".into(), |step| step.rule.clone())
 }
 
 /// Kernels that the imported nodes would launch one by one, less the one left; and the traffic between them.

@@ -89,7 +89,13 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
 
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
     static MEMORY: LazyLock<Mutex<HashMap<Key, Cubin>>> = LazyLock::new(Mutex::default);
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into(), "--ptxas-options=-v".into()];
+    let options = [
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".into(),
+        "-default-device".into(),
+        "-lineinfo".into(),
+        "--ptxas-options=-v".into(),
+    ];
     let (major, minor) = nvrtc.version();
     let key = cache::key(&[&module.name, &module.source, &options.join(" "), &format!("NVRTC {major}.{minor}")]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 use super::{CudaError, driver::Driver};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
+use eglu_codegen::cuda::Target;
 use eglu_ir::DeviceProfile;
 use serde::Serialize;
 use std::{
@@ -104,6 +105,17 @@ impl DeviceFacts {
         }
     }
 
+    /// What code generation may use on it. A device newer than any target gets the kernels that every newer device runs.
+    pub fn target(&self) -> Target {
+        let arch = match self.capability {
+            (8, 6) => 86,
+            (8, 9) | (10.., _) => 89,
+            (9, _) => 90,
+            _ => 80,
+        };
+        Target { arch }
+    }
+
     /// The device as the cost model sees it.
     ///
     /// Rates follow from clocks and the FLOPs a multiprocessor does in one clock (CUDA C++ programming guide, arithmetic throughput; NVIDIA's
@@ -174,6 +186,8 @@ mod tests {
         let arch = |capability| DeviceFacts { capability, ..hopper() }.arch();
         assert_eq!(arch((9, 0)).ok().as_deref(), Some("sm_90a"));
         assert_eq!(arch((8, 6)).ok().as_deref(), Some("sm_86"));
+        let target = |capability| DeviceFacts { capability, ..hopper() }.target().arch;
+        assert_eq!([(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (12, 0)].map(target), [80, 86, 80, 89, 90, 89]);
         assert_eq!(arch((10, 0)).ok().as_deref(), Some("sm_100"));
         assert!(matches!(arch((7, 5)), Err(CudaError::OldDevice { .. })));
     }

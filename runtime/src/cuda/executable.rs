@@ -10,7 +10,10 @@ use super::{
     timed::CudaTimed,
 };
 use crate::{Backend, RuntimeError, Timed, WeightSource, memory::ALIGN};
-use eglu_codegen::{Plan, Source, cuda::CudaPlan};
+use eglu_codegen::{
+    Plan, Source,
+    cuda::{CudaPlan, emit},
+};
 use eglu_ir::{Bindings, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,6 +46,11 @@ pub struct CudaExecutable {
 }
 
 impl CudaExecutable {
+    /// Emits kernels for device `ordinal` and loads them with the weights.
+    pub fn build(plan: &Plan, weights: WeightSource<'_>, ordinal: usize) -> Result<CudaExecutable, RuntimeError> {
+        Self::load(emit(plan, DeviceFacts::of(ordinal)?.target())?, weights, ordinal)
+    }
+
     /// Compiles the plan's kernels for device `ordinal`, or takes them from the cache, and uploads the weights.
     pub fn load(plan: CudaPlan, weights: WeightSource<'_>, ordinal: usize) -> Result<CudaExecutable, RuntimeError> {
         let facts = DeviceFacts::of(ordinal)?;

@@ -1,12 +1,25 @@
 // What every matrix product shares: which rows an operand has, and which tile a block takes.
 
-// Rows of an operand by their order: row r starts at `base + r * row_stride`.
+// Rows of an operand by their order: row r starts at `base + r * row_stride`. A `Cursor` is one thread's view of rows `first`,
+// `first + apart`, …; `row` of one that is not `valid` must not be read.
 template <class T>
 struct PlainRows {
     const T* base;
     i64 row_stride;
     i64 rows;  // valid ones, from 0
-    DEVICE_METHOD const T* row(int r) const { return r < rows ? base + r * row_stride : nullptr; }
+    DEVICE const T* row(int r) const { return r < rows ? base + r * row_stride : nullptr; }
+
+    template <int count, int apart>
+    struct Cursor {
+        const T* start;
+        i64 step;
+        int left;
+        DEVICE Cursor(const PlainRows& rows, int first)
+            : start(rows.base + first * rows.row_stride), step(apart * rows.row_stride), left(clamped(rows.rows - first)) {}
+        DEVICE bool valid(int i) const { return i * apart < left; }
+        DEVICE const T* row(int i) const { return start + i * step; }
+    };
+    static DEVICE int clamped(i64 n) { return n > 0x7fffffff ? 0x7fffffff : (int)n; }
 };
 
 // Rows picked by a list: row r starts at `base + list[r] / divisor * row_stride`.
@@ -17,7 +30,23 @@ struct GatheredRows {
     i64 rows;
     const i32* list;
     int divisor;
-    DEVICE_METHOD const T* row(int r) const { return r < rows ? base + (i64)(list[r] / divisor) * row_stride : nullptr; }
+    DEVICE const T* row(int r) const { return r < rows ? base + (i64)(list[r] / divisor) * row_stride : nullptr; }
+
+    template <int count, int apart>
+    struct Cursor {
+        const T* base;
+        i64 row_stride;
+        int picked[count];
+        DEVICE Cursor(const GatheredRows& rows, int first) : base(rows.base), row_stride(rows.row_stride) {
+#pragma unroll
+            for (int i = 0; i < count; i++) {
+                const int r = first + i * apart;
+                picked[i] = r < rows.rows ? rows.list[r] / rows.divisor : -1;
+            }
+        }
+        DEVICE bool valid(int i) const { return picked[i] >= 0; }
+        DEVICE const T* row(int i) const { return base + picked[i] * row_stride; }
+    };
 };
 
 struct TileIndex {

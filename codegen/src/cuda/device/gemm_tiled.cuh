@@ -7,6 +7,7 @@ struct TiledShape {
     static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, lanes = lanes_;
     static constexpr bool a_k_fast = a_k_fast_, b_k_fast = b_k_fast_;
     static constexpr int threads = (BM / TM) * (BN / TN);
+    static_assert(TM % 4 == 0 && TN % 4 == 0, "rows and columns come in runs of four");
 };
 
 // Tiles of one operand: neighbouring threads read along K where that is contiguous, else along the rows.
@@ -18,17 +19,17 @@ struct ElementLoader {
     i64 k_stride, k_extent;
     typename S::Acc held[count];
 
-    DEVICE_METHOD ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
+    DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
         : rows(rows), k_stride(k_stride), k_extent(k_extent) {}
-    DEVICE_METHOD static int row(int i) {
+    static DEVICE int row(int i) {
         int at = (int)threadIdx.x + i * S::threads;
         return k_fast ? at / S::BK : at % tile;
     }
-    DEVICE_METHOD static int k(int i) {
+    static DEVICE int k(int i) {
         int at = (int)threadIdx.x + i * S::threads;
         return k_fast ? at % S::BK : at / tile;
     }
-    DEVICE_METHOD void load(i64 k0) {
+    DEVICE void load(i64 k0) {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const typename S::T* from = rows.row(row(i));
@@ -36,7 +37,7 @@ struct ElementLoader {
             held[i] = from != nullptr && at < k_extent ? (typename S::Acc)up(from[at * k_stride]) : (typename S::Acc)0;
         }
     }
-    DEVICE_METHOD void store(typename S::Acc (*to)[tile + 4]) const {
+    DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
 #pragma unroll
         for (int i = 0; i < count; i++) to[k(i)][row(i)] = held[i];
     }
@@ -45,15 +46,14 @@ struct ElementLoader {
 template <class S>
 struct TiledTile {
     using Acc = typename S::Acc;
-    struct Shared {
+    struct alignas(16) Shared {
         Acc a[S::BK][S::BM + 4];
         Acc b[S::lanes][S::BK][S::BN + 4];
     };
     Acc c[S::lanes][S::TM][S::TN];
 
     template <class LoadA, class LoadB>
-    DEVICE_METHOD void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
-        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
+    DEVICE void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
 #pragma unroll
         for (int l = 0; l < S::lanes; l++)
 #pragma unroll
@@ -69,16 +69,16 @@ struct TiledTile {
             __syncthreads();
             // The next tile travels while this one is used.
             if (k0 + S::BK < k_extent) load(a, b, k0 + S::BK);
-#pragma unroll
+#pragma unroll 4
             for (int k = 0; k < S::BK; k++) {
                 Acc x[S::TM];
 #pragma unroll
-                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][tm * S::TM + i];
+                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][row(i)];
 #pragma unroll
                 for (int l = 0; l < S::lanes; l++) {
                     Acc y[S::TN];
 #pragma unroll
-                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][tn * S::TN + j];
+                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][column(j)];
 #pragma unroll
                     for (int i = 0; i < S::TM; i++)
 #pragma unroll
@@ -89,8 +89,7 @@ struct TiledTile {
     }
 
     template <class Visit>
-    DEVICE_METHOD void each(const Visit& visit) const {
-        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
+    DEVICE void each(const Visit& visit) const {
 #pragma unroll
         for (int i = 0; i < S::TM; i++)
 #pragma unroll
@@ -101,13 +100,17 @@ struct TiledTile {
                     values[l][0] = c[l][i][j];
                     values[l][1] = c[l][i][j + 1];
                 }
-                visit(tm * S::TM + i, tn * S::TN + j, values);
+                visit(row(i), column(j), values);
             }
     }
 
 private:
+    // A thread's rows and columns come in runs of four, so that a warp reads 16 bytes a thread without bank conflicts.
+    static DEVICE int row(int i) { return i / 4 * (S::BM / S::TM * 4) + (int)threadIdx.x / (S::BN / S::TN) * 4 + i % 4; }
+    static DEVICE int column(int j) { return j / 4 * (S::BN / S::TN * 4) + (int)threadIdx.x % (S::BN / S::TN) * 4 + j % 4; }
+
     template <class LoadA, class LoadB>
-    DEVICE_METHOD static void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
+    static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
         a.load(k0);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++) b[l].load(k0);

@@ -2,8 +2,8 @@
 
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
-// Copies `bytes` (0 to 16) from global memory and zero-fills the rest of 16; `global` must be 16-byte aligned, but is not read when
-// `bytes` is 0.
+// Copies `bytes` (0 to 16) from global memory and zero-fills the rest of 16; `global` must be 16-byte aligned, but may lie anywhere when
+// `bytes` is 0: it is not read then.
 DEVICE void cp_async_16(u32 shared, const void* global, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
@@ -30,7 +30,7 @@ template <class T>
 struct Mma;
 template <>
 struct Mma<bf16> {
-    DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    static DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -38,7 +38,7 @@ struct Mma<bf16> {
 };
 template <>
 struct Mma<f16> {
-    DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    static DEVICE void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

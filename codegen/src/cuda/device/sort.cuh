@@ -25,19 +25,19 @@ DEVICE u64 order_key(i64 x) { return (u64)x ^ (1ull << 63); }
 // A key of up to 32 bits above a position below 2^32: one comparison orders both.
 struct Narrow {
     u64 bits;
-    DEVICE Narrow make(u64 key, i64 at) { return {(u32)key * (1ull << 32) | (u32)at}; }
-    DEVICE Narrow last() { return {~0ull}; }
-    DEVICE_METHOD u64 key() const { return bits >> 32; }
-    DEVICE_METHOD i64 position() const { return (i64)(bits & 0xffffffffu); }
-    DEVICE_METHOD bool operator<(const Narrow& other) const { return bits < other.bits; }
+    static DEVICE Narrow make(u64 key, i64 at) { return {(u32)key * (1ull << 32) | (u32)at}; }
+    static DEVICE Narrow last() { return {~0ull}; }
+    DEVICE u64 key() const { return bits >> 32; }
+    DEVICE i64 position() const { return (i64)(bits & 0xffffffffu); }
+    DEVICE bool operator<(const Narrow& other) const { return bits < other.bits; }
 };
 struct Wide {
     u64 high, low;
-    DEVICE Wide make(u64 key, i64 at) { return {key, (u64)at}; }
-    DEVICE Wide last() { return {~0ull, ~0ull}; }
-    DEVICE_METHOD u64 key() const { return high; }
-    DEVICE_METHOD i64 position() const { return (i64)low; }
-    DEVICE_METHOD bool operator<(const Wide& other) const { return high < other.high || (high == other.high && low < other.low); }
+    static DEVICE Wide make(u64 key, i64 at) { return {key, (u64)at}; }
+    static DEVICE Wide last() { return {~0ull, ~0ull}; }
+    DEVICE u64 key() const { return high; }
+    DEVICE i64 position() const { return (i64)low; }
+    DEVICE bool operator<(const Wide& other) const { return high < other.high || (high == other.high && low < other.low); }
 };
 
 // Sorts `chunk` (a power of two) entries of shared memory with chunk / 2 threads.

@@ -17,8 +17,7 @@ struct f8e5m2 { u8 bits; };
 struct f8e5m2fnuz { u8 bits; };
 struct f8e8m0 { u8 bits; };
 
-#define DEVICE static __device__ __forceinline__
-#define DEVICE_METHOD __device__ __forceinline__
+#define DEVICE __device__ __forceinline__
 #define F32_INF __int_as_float(0x7f800000)
 #define F32_NAN __int_as_float(0x7fc00000)
 #define F64_INF __longlong_as_double(0x7ff0000000000000LL)
@@ -124,21 +123,21 @@ DEVICE f8e8m0 round_f8e8m0(float x) {
 template <class To>
 struct Cast {
     template <class From>
-    DEVICE To of(From x) { return (To)x; }
+    static DEVICE To of(From x) { return (To)x; }
 };
 template <>
 struct Cast<bool> {
     template <class From>
-    DEVICE bool of(From x) { return x != (From)0; }
+    static DEVICE bool of(From x) { return x != (From)0; }
 };
 // Narrow integers take the low bits of the i64 that the float truncates to.
 #define CAST_NARROW(T)                                                   \
     template <>                                                          \
     struct Cast<T> {                                                     \
-        DEVICE T of(float x) { return (T)(i64)x; }                       \
-        DEVICE T of(double x) { return (T)(i64)x; }                      \
+        static DEVICE T of(float x) { return (T)(i64)x; }                       \
+        static DEVICE T of(double x) { return (T)(i64)x; }                      \
         template <class From>                                            \
-        DEVICE T of(From x) { return (T)x; }                             \
+        static DEVICE T of(From x) { return (T)x; }                             \
     };
 CAST_NARROW(u8)
 CAST_NARROW(i8)
@@ -149,7 +148,7 @@ CAST_NARROW(i16)
     template <>                                                          \
     struct Cast<T> {                                                     \
         template <class From>                                            \
-        DEVICE T of(From x) { return round_##T((float)x); }              \
+        static DEVICE T of(From x) { return round_##T((float)x); }              \
     };
 CAST_ROUND(bf16)
 CAST_ROUND(f16)

@@ -6,14 +6,14 @@ use super::{
         emitter::{Emitter, elements, flat, optional, tensor},
         error::{Emit, Unsupported},
         kernel::{Code, Kernel},
-        program,
+        program::{self, Results},
     },
     dispatch::{self, Dispatched},
     epilogue::{Epilogue, Place, with_biases},
     main_loop::MainLoop,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{DType, Dim, Program, ops::Moe};
+use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
 
 /// Rows on the left of an expert product.
 enum Rows<'a> {
@@ -119,15 +119,15 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let (up_main, down_main) = up_main.over_same_rows(down_main);
     let dispatched = dispatch::by_ids(emitter, ids, experts, up_main.tile().0, false)?;
 
-    let [(_, active)] = op.program.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
-    let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(active));
+    let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
     let outputs = emitter.scratch("moe_rows", rows.clone() * down.layout.shape[1].clone() * bytes(x.dtype));
-    if active != x.dtype {
-        return Err(Unsupported::new(format!("its gating stores {active}, its rows are {}: they must agree", x.dtype)));
-    }
     let biases = [optional(step, 2), optional(step, 4)];
-    let gating = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
+    let mut gating = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
+    let [(active, stored)] = gating.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
+    // The down projection reads rows of x's dtype, whatever the gating stores.
+    let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
+    gating.results = [(active, x.dtype)].into_iter().collect();
     emit(
         emitter,
         &ExpertProduct {
@@ -258,10 +258,14 @@ fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
         dropped: product.zero_dropped.then_some("work.expert < 0"),
     };
     text += &epilogue.store(&mut kernel, lanes)?;
-    let items = program::function("epilogue", product.program)?;
+    let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
     let grid = product.dispatched.most_tiles.clone() * columns.ceil_div(bn);
-    emitter.launch(kernel, Code { headers: main.headers(), items, body: text, threads, shared_bytes }, flat(grid));
+    emitter.launch(
+        kernel,
+        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes) },
+        flat(grid),
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use super::{
         error::{Emit, Unsupported},
         kernel::{Code, Kernel, broadcast_strides},
         loops::Loop,
-        program,
+        program::{self, Results},
     },
     epilogue::{Epilogue, Place, with_biases},
     main_loop::MainLoop,
@@ -179,9 +179,13 @@ fn emit(emitter: &mut Emitter, step: &Step, mut product: Product<'_>) -> Emit<()
         dropped: None,
     };
     text += &epilogue.store(&mut kernel, lanes)?;
-    let items = program::function("epilogue", product.program)?;
+    let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
     let grid = numel(&walk.shape) * rows.ceil_div(bm) * columns.ceil_div(bn);
-    emitter.launch(kernel, Code { headers: main.headers(), items, body: text, threads, shared_bytes }, flat(grid));
+    emitter.launch(
+        kernel,
+        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes) },
+        flat(grid),
+    );
     Ok(())
 }

@@ -29,6 +29,9 @@ impl OpDef for Reduce {
         if empty && !has_identity {
             return Err(InferError(format!("{:?} of no elements has no value ({x}, dims {:?})", self.kind, self.dims)));
         }
+        if !has_identity && x.dtype.is_complex() {
+            return Err(InferError(format!("{} is not defined for {}", self.kind.name(), x.dtype)));
+        }
         if self.kind == ReduceKind::Mean && self.dtype.category() < Category::Float {
             return Err(InferError(format!("mean needs a float or complex dtype, not {}: cast first", self.dtype)));
         }

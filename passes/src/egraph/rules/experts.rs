@@ -8,7 +8,7 @@ use crate::egraph::{
 };
 use egg::Id;
 use eglu_ir::{
-    OpCode,
+    DType, OpCode,
     ops::{Axes, ExpertMatmul, Permute, Reshape, Slice},
 };
 
@@ -17,25 +17,27 @@ const MOST_EXPERTS: i64 = 4096;
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
-    let grouped = |counted: &str| {
-        format!(
-            "(grouped_mm (index ?x (out1 (sort ?ids int:0 flag:false)) axes:0) ?w (cumsum (histc {counted} ?bins ?min ?max) int:0 ?ct))"
-        )
-    };
+    let grouped = ["(cast ?ids ?hd)", "?ids"].into_iter().flat_map(|ids| {
+        let counts = format!("(histc {ids} ?bins ?min ?max)");
+        [format!("(cast {counts} ?cd)"), counts].map(|counts| {
+            let rows = "(index ?x (out1 (sort ?ids int:0 flag:false)) axes:0)";
+            format!("(grouped_mm {rows} ?w (cumsum {counts} int:0 ?ct))")
+        })
+    });
     Ok(vec![
         rule(
             "grouped-by-expert",
             Numerics::Exact,
             "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted",
         )
-        .from(grouped("(cast ?ids ?hd)"))
-        .from(grouped("?ids"))
+        .from_all(grouped)
         .fuses()
         .when("rows-and-ids", |s| {
             let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
             Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
         })
         .when("one-bin-each", one_bin_each)
+        .when("counts-fit", counts_fit)
         .when("experts-few", |s| {
             let experts = s.extent("?w", 0).and_then(|e| e.as_const());
             Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
@@ -94,6 +96,12 @@ fn one_bin_each(site: &Site<'_>) -> Verdict {
         let show = |value: Option<i64>| value.map_or("?".into(), |v| v.to_string());
         format!("histc counts in {} bins over {}..{}, but there are {} experts", show(bins), show(min), show(max), show(experts))
     })
+}
+
+/// Ends of groups are stored in 32 bits at least, so that they do not wrap.
+fn counts_fit(site: &Site<'_>) -> Verdict {
+    let dtype: Option<DType> = site.attr("?ct");
+    Verdict::when(matches!(dtype, Some(DType::I32 | DType::I64)), || "ends of groups are stored in fewer than 32 bits".into())
 }
 
 /// Ids are at least 0: proved, or a claim on a user input that they are a view of. (Sorted, negative ids come first, yet histc does

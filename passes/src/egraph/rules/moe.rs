@@ -32,10 +32,14 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 let weights = s.call(Reshape { shape }, &[w])?;
                 s.call(Combine { dtype }, &[y, weights])
             })?,
-        narrowed("weighted-sum-rounded", "(cast (combine ?y ?weights ?dt) ?d)", |s, dtype| {
-            let operands = [s.id("?y"), s.id("?weights")];
-            s.call(Combine { dtype }, &operands)
-        })?,
+        rule("weighted-sum-rounded", SameAccumulator, "a sum rounded afterwards may be stored rounded")
+            .from("(cast (combine ?y ?weights ?dt) ?d)")
+            .when("narrower", |s| {
+                let (from, to): (Option<DType>, Option<DType>) = (s.attr("?dt"), s.attr("?d"));
+                let narrower = matches!((from, to), (Some(from), Some(to)) if to.is_float() && to != from && to.opmath() == from);
+                Verdict::when(narrower, || "the cast does not merely round the accumulator".into())
+            })
+            .becomes("(combine ?y ?weights ?d)")?,
         rule("mixture-of-experts", SameAccumulator, "gate, up, gating, down and weighted sum over the same ids are one block")
             .from(block("(index ?x (floor_divide (iota ?n int:0 int:1 ?it) ?k) axes:0)"))
             .fuses()
@@ -57,11 +61,6 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 Verdict::when(single && s.extent("?weights", 0) == s.extent("?x", 0), || "tokens have several choices".into())
             })
             .builds(block_of)?,
-        narrowed("mixture-rounded", "(cast (moe ?x ?wg ?bg ?wu ?bu ?wd ?bd ?ids ?weights ?program ?dt) ?d)", |s, dtype| {
-            let operands = OPERANDS.map(|var| s.id(var));
-            let program = s.attr("?program").ok_or_else(|| Refusal::new("types", "no program"))?;
-            s.call(Moe { program, dtype }, &operands)
-        })?,
     ])
 }
 
@@ -94,23 +93,4 @@ fn block_of(site: &mut Site<'_>) -> Result<Id, Refusal> {
     let program = site.attr("?program").ok_or_else(refuse)?;
     let dtype = site.attr("?dt").ok_or_else(refuse)?;
     site.call(Op::from(Moe { program, dtype }), &operands)
-}
-
-/// A sum stored in its accumulator's dtype and then rounded may be stored rounded.
-fn narrowed(
-    name: &str,
-    pattern: &str,
-    build: impl Fn(&mut Site<'_>, DType) -> Result<Id, Refusal> + Send + Sync + 'static,
-) -> Result<Rule, RuleError> {
-    rule(name, SameAccumulator, "a sum rounded afterwards may be stored rounded")
-        .from(pattern)
-        .when("narrower", |s| {
-            let (from, to): (Option<DType>, Option<DType>) = (s.attr("?dt"), s.attr("?d"));
-            let narrower = matches!((from, to), (Some(from), Some(to)) if to.is_float() && to != from && to.opmath() == from);
-            Verdict::when(narrower, || "the cast does not merely round the accumulator".into())
-        })
-        .builds(move |s| {
-            let dtype = s.attr("?d").ok_or_else(|| Refusal::new("types", "no dtype"))?;
-            build(s, dtype)
-        })
 }

@@ -9,7 +9,7 @@ use crate::egraph::{
 use egg::Id;
 use eglu_ir::{
     Op, OpCode,
-    ops::{Axes, Cat, Expand, Index, Permute, Pointwise, Reduce, Reshape, RmsNorm, Slice, Softmax},
+    ops::{Axes, Cat, Expand, Index, Permute, Reduce, Reshape, RmsNorm, Slice, Softmax},
 };
 
 /// The rules.
@@ -131,10 +131,4 @@ fn permuted_matrices() -> Result<Rule, RuleError> {
             Verdict::when(s.rank("?w") == Some(3) && s.rank("?ids") == Some(1), || "it does not pick whole matrices".into())
         })
         .becomes("(index (permute ?w axes:0,2,1) ?ids axes:0)")
-}
-
-/// Ops that a permutation may pass; what is stuck at another op is worth reporting.
-pub fn passes(code: OpCode) -> bool {
-    matches!(code, OpCode::Pointwise(op) if Pointwise::ALL.contains(&op))
-        || matches!(code, OpCode::Cast | OpCode::Slice | OpCode::Reshape | OpCode::Permute | OpCode::Index)
 }
