@@ -66,6 +66,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
                 done && value.is_some()
             })
         }
+        (DType::U64, _) if op == Pointwise::SignBit => true,
         (DType::U64, _) if matches!(op, Pointwise::Abs | Pointwise::Relu) => {
             out.copy_from_slice(args[0]);
             true
@@ -89,7 +90,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
 /// Ops whose result on u64 is not that on the same bits as i64.
 fn differs_unsigned(op: Pointwise) -> bool {
     use Pointwise::*;
-    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge)
+    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge | ShiftRight)
 }
 
 fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
@@ -97,6 +98,7 @@ fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
     match op {
         FloorDiv | TruncDiv => x.checked_div(y),
         Remainder | Fmod => x.checked_rem(y),
+        ShiftRight => Some(if y < 64 { x >> y } else { 0 }),
         Maximum => Some(x.max(y)),
         Minimum => Some(x.min(y)),
         Lt => Some(u64::from(x < y)),
@@ -112,6 +114,16 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
     let truth = |t: bool| Complex64::from(f64::from(u8::from(t)));
     let f: Box<dyn Fn(Complex64, Complex64, Complex64) -> Complex64> = match op {
         Neg => Box::new(|x, _, _| -x),
+        Conj => Box::new(|x, _, _| x.conj()),
+        Log => Box::new(|x, _, _| x.ln()),
+        Sin => Box::new(|x, _, _| x.sin()),
+        Cos => Box::new(|x, _, _| x.cos()),
+        Tan => Box::new(|x, _, _| x.tan()),
+        Sinh => Box::new(|x, _, _| x.sinh()),
+        Cosh => Box::new(|x, _, _| x.cosh()),
+        Tanh => Box::new(|x, _, _| x.tanh()),
+        Rsqrt => Box::new(|x, _, _| x.sqrt().inv()),
+        Pow => Box::new(|x, y, _| x.powc(y)),
         Exp => Box::new(|x, _, _| x.exp()),
         Sqrt => Box::new(|x, _, _| x.sqrt()),
         Reciprocal => Box::new(|x, _, _| x.inv()),
