@@ -80,7 +80,12 @@ fn check(node: &Node, results: &[Tensor], bindings: &Bindings) -> Result<(), Eva
         let shape = want.concrete(bindings).map_err(|e: DimError| EvalError::Dim(e))?;
         if got.dtype() != want.dtype || got.shape() != shape {
             let what = format!("output {i}");
-            return Err(EvalError::TypeMismatch { node: node.name.clone(), what, want: want.clone(), got: got.ty() });
+            return Err(EvalError::TypeMismatch {
+                node: node.name.clone(),
+                what,
+                want: Box::new(want.clone()),
+                got: Box::new(got.ty()),
+            });
         }
     }
     Ok(())
