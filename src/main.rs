@@ -1,2 +1,23 @@
-//! eglu command
-fn main() {}
+//! The `eglu` command: see `eglu --help`.
+
+mod command;
+mod deliver;
+mod draw;
+mod failure;
+mod screen;
+mod table;
+mod workload;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Clap exits with 2 on bad usage and 0 for --help and --version.
+    match command::Eglu::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprint!("{}", failure.render());
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

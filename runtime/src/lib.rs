@@ -1,1 +1,18 @@
-//! eglu-runtime
+//! Runs plans: the CPU backend, the CUDA backend, memory plans, measurement and comparison.
+//!
+//! [`Executable::load`] makes a plan ready on a [`Device`]; [`Executable::run`] takes dense host tensors and gives dense host tensors.
+//! Nothing here is global but the facts of the host and of its devices: pools, streams and allocators belong to an executable.
+
+pub mod bench;
+pub mod compare;
+pub mod cpu;
+pub mod cuda;
+mod device;
+mod error;
+mod executable;
+pub mod inputs;
+pub mod memory;
+
+pub use device::{Device, DeviceParseError};
+pub use error::{Fault, RuntimeError};
+pub use executable::{Backend, Executable, RunTime, StepTime, Timed, WeightSource};

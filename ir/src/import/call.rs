@@ -45,7 +45,7 @@ pub enum Fault {
     /// The node is wrong.
     Bad(String),
     /// Something about the archive is.
-    Import(ImportError),
+    Import(Box<ImportError>),
 }
 
 impl From<GraphError> for Fault {
@@ -74,7 +74,7 @@ impl From<WriteError> for Fault {
 
 impl From<ImportError> for Fault {
     fn from(error: ImportError) -> Fault {
-        Fault::Import(error)
+        Fault::Import(Box::new(error))
     }
 }
 
@@ -126,7 +126,7 @@ impl<'a> Call<'_, 'a> {
         match self.scope.lookup(name) {
             Some(Binding::Tensor(alias)) => Ok(*alias),
             Some(_) => Err(Fault::Bad(format!("`{name}` is no tensor"))),
-            None => Err(Fault::Import(ImportError::Undefined { node: self.name.clone(), name: name.into() })),
+            None => Err(ImportError::Undefined { node: self.name.clone(), name: name.into() }.into()),
         }
     }
 
@@ -138,7 +138,7 @@ impl<'a> Call<'_, 'a> {
         match self.scope.lookup(name) {
             Some(Binding::Int(dim)) => Ok(dim.clone()),
             Some(_) => Err(Fault::Bad(format!("`{name}` is no integer"))),
-            None => Err(Fault::Import(ImportError::Undefined { node: self.name.clone(), name: name.clone() })),
+            None => Err(ImportError::Undefined { node: self.name.clone(), name: name.clone() }.into()),
         }
     }
 

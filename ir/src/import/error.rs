@@ -1,6 +1,6 @@
 //! Why an import fails: what was found, where, and what to do.
 
-use crate::{TensorType, weights::WeightError};
+use crate::{TensorType, json::JsonError, weights::WeightError};
 use std::{fmt, path::PathBuf, sync::Arc};
 
 /// Why a file does not become a graph.
@@ -9,8 +9,8 @@ use std::{fmt, path::PathBuf, sync::Arc};
 pub enum ImportError {
     #[error("cannot open {}: {source}", path.display())]
     Open { path: PathBuf, source: std::io::Error },
-    #[error("{}: {extension:?} is no model format known here: give a torch.export archive (.pt2)", path.display())]
-    Format { path: PathBuf, extension: String },
+    #[error("{}: {source}", path.display())]
+    OwnJson { path: PathBuf, source: JsonError },
     #[error("{} is no complete zip archive ({why}): the file may be truncated or still being written; copy or export it again", path.display())]
     Zip { path: PathBuf, why: String },
     #[error("{} holds no program (no models/*.json): is it an archive of torch.export.save?", path.display())]
@@ -38,7 +38,7 @@ pub enum ImportError {
     #[error("node `{node}` ({target}): {why}")]
     Node { node: Arc<str>, target: Arc<str>, why: String },
     #[error("node `{node}` ({target}) gives {inferred}, but the archive declares {declared} for `{output}`")]
-    TypeMismatch { node: Arc<str>, target: Arc<str>, output: String, inferred: TensorType, declared: TensorType },
+    TypeMismatch { node: Arc<str>, target: Arc<str>, output: String, inferred: Box<TensorType>, declared: Box<TensorType> },
     #[error("the size expression `{text}` of {place} is not understood: {why}")]
     Expression { place: String, text: String, why: String },
     #[error("{place} has {what}, which is not supported")]

@@ -39,12 +39,16 @@ pub struct Imported {
 pub struct Metadata {
     /// The PyTorch that wrote it; empty where the file does not say.
     pub torch_version: String,
-    /// The export schema's version, major and minor.
+    /// The export schema's version, major and minor; zeros for the project's own JSON.
     pub schema: (i64, i64),
 }
 
-/// Reads a `.pt2` archive. Weights stay in the file, which is memory-mapped, until they are asked for.
+/// Reads a `.pt2` archive, or a graph in the project's own JSON (`.json`, which has no weights). Weights stay in the archive, which
+/// is memory-mapped, until they are asked for.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return import_json(path);
+    }
     let archive = Arc::new(Archive::open(path)?);
     let program = find_program(&archive)?;
     check_byte_order(&archive, &program.root)?;
@@ -61,6 +65,13 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     explain_absence(&archive, &graph, &mut weights);
     let metadata = Metadata { torch_version: exported.torch_version, schema: (version.major, version.minor) };
     Ok(Imported { graph, weights, metadata })
+}
+
+fn import_json(path: &Path) -> Result<Imported, ImportError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ImportError::Open { path: path.into(), source })?;
+    let graph = crate::json::from_json(&text).map_err(|source| ImportError::OwnJson { path: path.into(), source })?;
+    let metadata = Metadata { torch_version: String::new(), schema: (0, 0) };
+    Ok(Imported { graph, weights: Weights::default(), metadata })
 }
 
 /// Where a program is in its archive.
@@ -106,6 +117,10 @@ fn translate(exported: &ExportedProgram, name: &str, weights: &Weights) -> Resul
     let module = &exported.graph_module;
     let mut translator = Translator::new(name);
     for (symbol, range) in &exported.range_constraints {
+        // Ranges of derived sizes such as `5*s6` follow from those of their symbols.
+        if !symbol.chars().all(|c| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
         let range = SymbolRange { min: range.min_val.unwrap_or(0), max: range.max_val };
         translator.graph.symbols.insert(symbol.as_str().into(), range);
     }

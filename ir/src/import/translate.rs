@@ -145,7 +145,7 @@ impl<'a> Translator<'a> {
                 self.refuse(&target, &name, Some(why));
                 return define_all(scope, node, Binding::Unknown, &name);
             }
-            Err(Fault::Import(error)) => return Err(error),
+            Err(Fault::Import(error)) => return Err(*error),
             Err(Fault::Bad(why)) => return Err(ImportError::Node { node: name, target, why }),
         };
         self.bind(scope, node, &name, &target, out, first)
@@ -236,7 +236,7 @@ impl<'a> Translator<'a> {
         if agree {
             return Ok(());
         }
-        let (inferred, output) = (inferred.clone(), output.into());
+        let (inferred, declared, output) = (Box::new(inferred.clone()), Box::new(declared), output.into());
         Err(ImportError::TypeMismatch { node: node.clone(), target: target.clone(), output, inferred, declared })
     }
 }

@@ -21,10 +21,8 @@ pub enum WeightError {
     Missing(String),
     #[error("the weight `{name}` cannot be read: {why}")]
     Refused { name: Arc<str>, why: Arc<str> },
-    #[error(
-        "the weight `{name}` leaves its storage: size {shape:?}, strides {strides:?} and offset {offset} need {needs} bytes, but `{file}` has {has}"
-    )]
-    OutOfStorage { name: String, file: String, shape: Vec<i64>, strides: Vec<i64>, offset: i64, needs: String, has: u64 },
+    #[error("the weight `{name}` leaves its storage: {window} needs {needs} bytes, but `{file}` has {has}")]
+    OutOfStorage { name: String, file: String, window: String, needs: String, has: u64 },
     #[error("the weight `{name}` cannot be read from the archive: {why}")]
     Damaged { name: String, why: String },
     #[error("the weight `{name}`: {source}")]

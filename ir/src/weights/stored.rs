@@ -48,17 +48,9 @@ impl Stored {
         }
         let needs = place.needs().and_then(|elements| elements.checked_mul(place.dtype.size() as u64));
         if needs.is_none_or(|needs| needs > entry.size) {
-            let Placement { shape, strides, offset, .. } = place.clone();
+            let window = format!("size {:?} with strides {:?} from {}", place.shape, place.strides, place.offset);
             let needs = needs.map_or_else(|| "more than 2^64".to_owned(), |needs| needs.to_string());
-            return Err(WeightError::OutOfStorage {
-                name: name.into(),
-                file: file.into(),
-                shape,
-                strides,
-                offset,
-                needs,
-                has: entry.size,
-            });
+            return Err(WeightError::OutOfStorage { name: name.into(), file: file.into(), window, needs, has: entry.size });
         }
         // Within a storage that exists, each number is within usize; a stride of a dim of one element may be anything.
         let sizes = |list: &[i64]| list.iter().map(|&v| usize::try_from(v).unwrap_or(0)).collect();

@@ -1,0 +1,122 @@
+// Matrix products without tensor cores, for any dtype: register tiles over shared memory, accumulating in `Acc`.
+
+template <class T_, class Acc_, int BM_, int BN_, int BK_, int TM_, int TN_, int lanes_, bool a_k_fast_, bool b_k_fast_>
+struct TiledShape {
+    using T = T_;
+    using Acc = Acc_;
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, lanes = lanes_;
+    static constexpr bool a_k_fast = a_k_fast_, b_k_fast = b_k_fast_;
+    static constexpr int threads = (BM / TM) * (BN / TN);
+};
+
+// Tiles of one operand: neighbouring threads read along K where that is contiguous, else along the rows.
+template <class S, int tile, bool k_fast, class Rows>
+struct ElementLoader {
+    static constexpr int count = tile * S::BK / S::threads;
+    static_assert(tile * S::BK % S::threads == 0, "every thread loads the same number");
+    Rows rows;
+    i64 k_stride, k_extent;
+    typename S::Acc held[count];
+
+    DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
+        : rows(rows), k_stride(k_stride), k_extent(k_extent) {}
+    static DEVICE int row(int i) {
+        int at = (int)threadIdx.x + i * S::threads;
+        return k_fast ? at / S::BK : at % tile;
+    }
+    static DEVICE int k(int i) {
+        int at = (int)threadIdx.x + i * S::threads;
+        return k_fast ? at % S::BK : at / tile;
+    }
+    DEVICE void load(i64 k0) {
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            const typename S::T* from = rows.row(row(i));
+            i64 at = k0 + k(i);
+            held[i] = from != nullptr && at < k_extent ? (typename S::Acc)up(from[at * k_stride]) : (typename S::Acc)0;
+        }
+    }
+    DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
+#pragma unroll
+        for (int i = 0; i < count; i++) to[k(i)][row(i)] = held[i];
+    }
+};
+
+template <class S>
+struct TiledTile {
+    using Acc = typename S::Acc;
+    struct Shared {
+        Acc a[S::BK][S::BM + 4];
+        Acc b[S::lanes][S::BK][S::BN + 4];
+    };
+    Acc c[S::lanes][S::TM][S::TN];
+
+    template <class LoadA, class LoadB>
+    DEVICE void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
+        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
+#pragma unroll
+        for (int l = 0; l < S::lanes; l++)
+#pragma unroll
+            for (int i = 0; i < S::TM; i++)
+#pragma unroll
+                for (int j = 0; j < S::TN; j++) c[l][i][j] = (Acc)0;
+        load(a, b, 0);
+        for (i64 k0 = 0; k0 < k_extent; k0 += S::BK) {
+            __syncthreads();
+            a.store(shared.a);
+#pragma unroll
+            for (int l = 0; l < S::lanes; l++) b[l].store(shared.b[l]);
+            __syncthreads();
+            // The next tile travels while this one is used.
+            if (k0 + S::BK < k_extent) load(a, b, k0 + S::BK);
+#pragma unroll
+            for (int k = 0; k < S::BK; k++) {
+                Acc x[S::TM];
+#pragma unroll
+                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][tm * S::TM + i];
+#pragma unroll
+                for (int l = 0; l < S::lanes; l++) {
+                    Acc y[S::TN];
+#pragma unroll
+                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][tn * S::TN + j];
+#pragma unroll
+                    for (int i = 0; i < S::TM; i++)
+#pragma unroll
+                        for (int j = 0; j < S::TN; j++) c[l][i][j] += x[i] * y[j];
+                }
+            }
+        }
+    }
+
+    template <class Visit>
+    DEVICE void each(const Visit& visit) const {
+        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
+#pragma unroll
+        for (int i = 0; i < S::TM; i++)
+#pragma unroll
+            for (int j = 0; j < S::TN; j += 2) {
+                Acc values[S::lanes][2];
+#pragma unroll
+                for (int l = 0; l < S::lanes; l++) {
+                    values[l][0] = c[l][i][j];
+                    values[l][1] = c[l][i][j + 1];
+                }
+                visit(tm * S::TM + i, tn * S::TN + j, values);
+            }
+    }
+
+private:
+    template <class LoadA, class LoadB>
+    static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
+        a.load(k0);
+#pragma unroll
+        for (int l = 0; l < S::lanes; l++) b[l].load(k0);
+    }
+};
+
+template <class S, class Rows>
+using LoaderA = ElementLoader<S, S::BM, S::a_k_fast, Rows>;
+template <class S, class Rows>
+using LoaderB = ElementLoader<S, S::BN, S::b_k_fast, Rows>;
+template <class S>
+using Tile = TiledTile<S>;

@@ -1,0 +1,144 @@
+//! From a plan's steps to modules and launches.
+
+use super::{
+    CudaPlan, EmitError, Launch, Module, Scratch,
+    error::{Emit, Unsupported},
+    gemm, indexing,
+    kernel::{Code, Kernel},
+    norm, order, pointwise, reduce, route, scan, scatter,
+};
+use crate::{Arg, Plan, Step, TensorRef};
+use eglu_ir::{Dim, Op, types::numel};
+use std::collections::HashMap;
+
+/// What to emit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Compute capability × 10: 80, 86, 89 or 90 (which is compiled as sm_90a).
+    pub arch: u32,
+}
+
+impl Target {
+    /// Shared memory that one block may have, bytes (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+    pub(super) fn shared_bytes(self) -> u32 {
+        match self.arch {
+            86 | 89 => 99 << 10,
+            90.. => 227 << 10,
+            _ => 163 << 10,
+        }
+    }
+}
+
+/// Sources and launches for a plan. Deterministic: equal plans give equal text.
+pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
+    let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
+    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0 };
+    for (index, step) in plan.steps.iter().enumerate() {
+        emitter.index = index;
+        emitter.step(step).map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
+    }
+    Ok(emitter.out)
+}
+
+/// Collects modules, scratch and launches.
+pub(super) struct Emitter {
+    out: CudaPlan,
+    sources: HashMap<String, usize>,
+    names: HashMap<String, usize>,
+    pub target: Target,
+    index: usize,
+}
+
+impl Emitter {
+    fn step(&mut self, step: &Step) -> Emit<()> {
+        match &step.op {
+            Op::Pointwise(op) => pointwise::pointwise(self, step, *op),
+            Op::Cast(op) => pointwise::cast(self, step, op),
+            Op::Map(op) => pointwise::map(self, step, "map", &op.program),
+            Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
+            Op::Iota(op) => pointwise::iota(self, step, op),
+            Op::Full(op) => pointwise::full(self, step, op),
+            Op::Reduce(op) => reduce::reduce(self, step, op),
+            Op::MapReduce(op) => reduce::map_reduce(self, step, op),
+            Op::Softmax(op) => norm::softmax(self, step, op),
+            Op::RmsNorm(op) => norm::rms_norm(self, step, op),
+            Op::Cumsum(op) => scan::cumsum(self, step, op),
+            Op::Histc(op) => scan::histc(self, step, op),
+            Op::Sort(op) => order::sort(self, step, op),
+            Op::TopK(op) => order::top_k(self, step, op),
+            Op::Index(op) => indexing::index(self, step, op),
+            Op::Gather(op) => indexing::gather(self, step, op),
+            Op::Cat(op) => indexing::cat(self, step, op),
+            Op::InversePermutation(_) => indexing::inverse_permutation(self, step),
+            Op::IndexPut(op) => scatter::index_put(self, step, op),
+            Op::ScatterAdd(op) => scatter::scatter_add(self, step, op),
+            Op::MatMul(_) => gemm::matmul(self, step),
+            Op::Contract(op) => gemm::contract(self, step, op),
+            Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
+            Op::GroupedMm(_) => gemm::grouped_mm(self, step),
+            Op::ExpertMatmul(_) => gemm::expert_matmul(self, step),
+            Op::Moe(op) => gemm::moe(self, step, op),
+            Op::Combine(op) => route::combine(self, step, op),
+            Op::Route(op) => route::route(self, step, op),
+            Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Slice(_) => {
+                Err(Unsupported::new("a view is no step: lower the graph first"))
+            }
+        }
+    }
+
+    /// Adds a launch, and its module unless an equal one is there. `grid` is along x, y and z.
+    pub fn launch(&mut self, kernel: Kernel, code: Code, grid: [Dim; 3]) {
+        let ([x, y], shared_bytes) = (code.threads, code.shared_bytes);
+        let (entry, source, args) = kernel.finish(code);
+        let module = match self.sources.get(&source) {
+            Some(&module) => module,
+            None => {
+                let count = self.names.entry(entry.clone()).or_insert(0);
+                *count += 1;
+                let name = if *count == 1 { entry.clone() } else { format!("{entry}_{count}") };
+                self.out.modules.push(Module { name, source: source.clone() });
+                self.sources.insert(source, self.out.modules.len() - 1);
+                self.out.modules.len() - 1
+            }
+        };
+        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args };
+        self.out.launches.push(launch);
+    }
+
+    /// Reserves memory for this step alone; returns its number.
+    pub fn scratch(&mut self, name: &str, bytes: Dim) -> usize {
+        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index });
+        self.out.scratch.len() - 1
+    }
+}
+
+/// A grid along x.
+pub(super) fn flat(blocks: Dim) -> [Dim; 3] {
+    [blocks, Dim::from(1), Dim::from(1)]
+}
+
+/// The tensor at `i`.
+pub(super) fn tensor(step: &Step, i: usize) -> Emit<&TensorRef> {
+    match step.inputs.get(i) {
+        Some(Arg::Tensor(tensor)) => Ok(tensor),
+        _ => Err(Unsupported::new(format!("operand {i} must be a tensor"))),
+    }
+}
+
+/// The tensor at `i`, if one is given.
+pub(super) fn optional(step: &Step, i: usize) -> Option<&TensorRef> {
+    match step.inputs.get(i) {
+        Some(Arg::Tensor(tensor)) => Some(tensor),
+        _ => None,
+    }
+}
+
+/// The tensors from `first` on.
+pub(super) fn tensors(step: &Step, first: usize) -> Emit<Vec<&TensorRef>> {
+    (first..step.inputs.len()).map(|i| tensor(step, i)).collect()
+}
+
+/// Number of elements of a view.
+pub(super) fn elements(tensor: &TensorRef) -> Dim {
+    numel(&tensor.layout.shape)
+}

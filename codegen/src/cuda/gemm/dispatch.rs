@@ -1,0 +1,87 @@
+//! Rows in expert order: the small kernels before an expert product.
+
+use super::super::{
+    emitter::{Emitter, elements, flat},
+    error::{Emit, Unsupported},
+    kernel::{Code, Header, Kernel},
+    loops::Loop,
+};
+use crate::TensorRef;
+use eglu_ir::Dim;
+
+/// Ids that one block of the counting kernels takes (`dispatch_ids` in the device library).
+const IDS_PER_BLOCK: i64 = 4096;
+
+/// Where the dispatch left its results: positions in the plan's scratch.
+pub(super) struct Dispatched {
+    /// `i32[S]`: which id comes at each place of the expert order; `None` where rows stay in place.
+    pub order: Option<usize>,
+    /// `i32[1]`: number of row tiles.
+    pub tile_count: usize,
+    /// `RowTile[…]`.
+    pub tiles: usize,
+    /// An upper bound of the number of row tiles.
+    pub most_tiles: Dim,
+}
+
+fn tile_list(emitter: &mut Emitter, rows: &Dim, experts: i64, tile: i64) -> (usize, usize, Dim) {
+    // Each group wastes less than one tile; one more group holds the rows that no expert takes.
+    let most = rows.floor_div(&Dim::from(tile)) + Dim::from(experts + 1);
+    (emitter.scratch("tile_count", Dim::from(4)), emitter.scratch("tiles", most.clone() * Dim::from(12)), most)
+}
+
+/// Orders the rows by their ids. With `list_dropped` the rows outside `0..experts` get tiles of expert -1, else none.
+pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile: i64, list_dropped: bool) -> Emit<Dispatched> {
+    if experts >= 1024 {
+        return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
+    }
+    let rows = elements(ids);
+    let blocks = rows.ceil_div(IDS_PER_BLOCK);
+    let counts = emitter.scratch("expert_counts", blocks.clone() * Dim::from(4 * (experts + 1)));
+    let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
+    let (tile_count, tiles, most_tiles) = tile_list(emitter, &rows, experts, tile);
+    let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
+
+    let visit = |emitter: &mut Emitter, name: &str, call: &dyn Fn(&mut Kernel, &str) -> String| -> Emit<()> {
+        let mut kernel = Kernel::new(name);
+        let from = kernel.read(ids)?;
+        let (split, names) = kernel.split("at", "i", &walk.shape);
+        let offset = kernel.offset(&names, &walk.strides[0]);
+        let total = kernel.dim(&rows);
+        let call = call(&mut kernel, &total);
+        let body = format!("const auto id_at = [&](i64 at) {{\n{split}return {from}[{offset}];\n}};\n{call}");
+        let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
+        emitter.launch(kernel, Code { headers, body, threads: [256, 1], ..Code::default() }, flat(blocks.clone()));
+        Ok(())
+    };
+    visit(emitter, "expert_count", &|kernel, total| {
+        format!("count_ids<{experts}>(id_at, {total}, {});\n", kernel.scratch("i32", counts))
+    })?;
+    let mut kernel = Kernel::new("expert_plan");
+    let (count, all) = (kernel.scratch("i32", counts), kernel.scratch("i32", tile_count));
+    let list = kernel.scratch("RowTile", tiles);
+    let body = format!("plan_tiles<{experts}, {tile}, {list_dropped}>({count}, {}, {all}, {list});\n", kernel.dim(&blocks));
+    let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
+    emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
+    visit(emitter, "expert_order", &|kernel, total| {
+        let counts = kernel.scratch("const i32", counts);
+        format!("place_ids<{experts}>(id_at, {total}, {counts}, {});\n", kernel.scratch("i32", order))
+    })?;
+    Ok(Dispatched { order: Some(order), tile_count, tiles, most_tiles })
+}
+
+/// Tiles of rows that lie in groups already, `offsets[g]` being the end of group g.
+pub(super) fn by_offsets(emitter: &mut Emitter, offsets: &TensorRef, groups: i64, rows: &Dim, tile: i64) -> Emit<Dispatched> {
+    let (tile_count, tiles, most_tiles) = tile_list(emitter, rows, groups, tile);
+    let mut kernel = Kernel::new("group_tiles");
+    let from = kernel.read(offsets)?;
+    let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
+    let offset = kernel.offset(&["g".into()], &offsets.layout.strides);
+    let body = format!(
+        "tiles_of_offsets<{tile}>([&](int g) {{ return (i64){from}[{offset}]; }}, {groups}, {}, {all}, {list});\n",
+        kernel.dim(rows)
+    );
+    let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
+    emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
+    Ok(Dispatched { order: None, tile_count, tiles, most_tiles })
+}

@@ -1,0 +1,117 @@
+//! What happens to accumulators: the program, its captures and the stores.
+
+use super::super::{
+    ctype,
+    error::Emit,
+    kernel::{Kernel, divisible},
+};
+use eglu_ir::{DType, Dim, Program, Ref, ops::Pointwise, program::InstrOp};
+
+/// A tensor read or written at (row, column): `pointer[base + row · row_stride + column · column_stride]`.
+pub(super) struct Place {
+    pub pointer: String,
+    pub base: String,
+    pub row_stride: Dim,
+    pub column_stride: Dim,
+}
+
+impl Place {
+    fn at(&self, kernel: &mut Kernel, column: &str) -> String {
+        let offset = kernel.offset(&["row".into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
+        format!("{}[{} + {offset}]", self.pointer, self.base)
+    }
+}
+
+/// An epilogue: `program` takes the accumulators of each lane, then the captures.
+pub(super) struct Epilogue<'a> {
+    pub program: &'a Program,
+    pub captures: Vec<Place>,
+    pub outputs: Vec<Place>,
+    /// The number of columns.
+    pub columns: Dim,
+    /// Expression of the row that tile row `m` stands for.
+    pub row: String,
+    /// Condition under which zeros are stored instead.
+    pub dropped: Option<&'static str>,
+}
+
+impl Epilogue<'_> {
+    /// Statements that store a finished `tile` of `rows` rows at column `n0`.
+    pub fn store(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+        let mut args = Vec::new();
+        for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
+            args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
+        }
+        for capture in &self.captures {
+            args.push(format!("up({})", capture.at(kernel, "(column + e)")));
+        }
+        let (mut declare, mut zero, mut stores) = (String::new(), String::new(), String::new());
+        for (i, (output, &(_, dtype))) in self.outputs.iter().zip(&self.program.results).enumerate() {
+            let ty = ctype::storage(dtype)?;
+            declare += &format!("Pack<{ty}, 2> q{i};\n");
+            args.push(format!("q{i}.at[e]"));
+            zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
+            let pairs = output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
+            stores += &if pairs {
+                format!("*(Pack<{ty}, 2>*)&{} = q{i};\n", output.at(kernel, "column"))
+            } else {
+                format!("for (int e = 0; e < valid; e++) {} = q{i}.at[e];\n", output.at(kernel, "(column + e)"))
+            };
+        }
+        let call = format!("epilogue({});\n", args.join(", "));
+        let call = match self.dropped {
+            Some(condition) => format!("if ({condition}) {{\n{zero}}} else {call}"),
+            None => call,
+        };
+        let columns = kernel.dim(&self.columns);
+        Ok(format!(
+            "tile.each([&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
+             const i64 row = {};\nconst int valid = column + 1 < {columns} ? 2 : 1;\n{declare}\
+             #pragma unroll\nfor (int e = 0; e < 2; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}});\n",
+            self.row
+        ))
+    }
+}
+
+/// `program` with each lane's bias, where it has one, added first; biases become parameters after the lanes.
+pub(super) fn with_biases(program: &Program, biases: &[Option<DType>]) -> Program {
+    let lanes = program.params.len();
+    let mut biased = Program::new(program.params.iter().copied().chain(biases.iter().flatten().copied()));
+    let mut inputs: Vec<Ref> = (0..lanes as u32).map(Ref::Param).collect();
+    let mut next = lanes as u32;
+    for (lane, bias) in biases.iter().enumerate() {
+        if bias.is_some() {
+            let args = [Ref::Param(lane as u32), Ref::Param(next)];
+            inputs[lane] = biased.push(InstrOp::Pointwise(Pointwise::Add), args, program.params[lane]);
+            next += 1;
+        }
+    }
+    let shift = biased.instrs.len() as u32;
+    let moved = |operand: Ref| match operand {
+        Ref::Param(i) => inputs[i as usize],
+        Ref::Instr(i) => Ref::Instr(i + shift),
+        scalar => scalar,
+    };
+    for instr in &program.instrs {
+        biased.push(instr.op, instr.args.iter().map(|&arg| moved(arg)), instr.dtype);
+    }
+    biased.results = program.results.iter().map(|&(result, dtype)| (moved(result), dtype)).collect();
+    biased
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bias_is_added_before_the_program() {
+        let mut glu = Program::new([DType::Bf16; 2]);
+        let product = glu.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), Ref::Param(1)], DType::Bf16);
+        glu.results.push((product, DType::Bf16));
+        let biased = with_biases(&glu, &[None, Some(DType::Bf16)]);
+        assert_eq!(biased.params.len(), 3);
+        assert_eq!(biased.instrs[0].args[..], [Ref::Param(1), Ref::Param(2)]);
+        assert_eq!(biased.instrs[1].args[..], [Ref::Param(0), Ref::Instr(0)]);
+        assert_eq!(biased.results[0], (Ref::Instr(1), DType::Bf16));
+    }
+}

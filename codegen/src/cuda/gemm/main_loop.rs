@@ -1,0 +1,139 @@
+//! Which main loop a product runs, with its tile.
+
+use super::{
+    super::{ctype, emitter::Target, error::Emit, kernel::Header},
+    operand::Walk,
+};
+use eglu_ir::{DType, Dim};
+
+/// A main loop and the tile that one block computes: BM rows by BN columns of each lane. A main loop for a newer architecture is a variant
+/// here and a device file with the same `LoaderA`, `LoaderB` and `Tile`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum MainLoop {
+    /// mma.sync with operands through a cp.async ring (sm_80 and later), 16-bit dtypes.
+    Mma { bm: u32, bn: u32, bk: u32, stages: u32, warps_m: u32, warps_n: u32 },
+    /// Register tiles in plain arithmetic, any dtype.
+    Tiled { bm: u32, bn: u32, bk: u32, tm: u32, tn: u32 },
+}
+
+impl MainLoop {
+    /// The main loop for `lanes` products of about `m` rows by `n` columns.
+    pub fn choose(target: Target, dtype: DType, lanes: usize, m: &Dim, n: &Dim) -> MainLoop {
+        let at_most = |dim: &Dim, limit: i64| dim.as_const().is_some_and(|n| n <= limit);
+        if !matches!(dtype, DType::Bf16 | DType::F16) {
+            let small = ctype::accumulator(dtype).size() == 8 || lanes > 2 || at_most(m, 64) || at_most(n, 64);
+            return if small {
+                MainLoop::Tiled { bm: 64, bn: 64, bk: 16, tm: 4, tn: 4 }
+            } else {
+                MainLoop::Tiled { bm: 128, bn: 128 / lanes as u32, bk: 16, tm: 8, tn: 8 / lanes as u32 }
+            };
+        }
+        // Columns of all lanes together: 256 keep a warp at 64 × 64, the most that its registers hold.
+        let (bm, columns, warps_m) = match (at_most(m, 64), at_most(n, 128)) {
+            (true, _) => (64, 128, 2),
+            (false, true) if lanes == 1 => (128, 128, 2),
+            _ => (128, 256, 2),
+        };
+        let bn = match lanes {
+            1 => columns,
+            2 => columns / 2,
+            _ => 64,
+        };
+        let room = target.shared_bytes();
+        let bk = if room < 128 << 10 { 32 } else { 64 };
+        let stage = (bm + lanes as u32 * bn) * bk * 2;
+        // Two blocks of the smaller tiles share a multiprocessor.
+        let share = if bm + lanes as u32 * bn <= 256 { room / 2 - 1024 } else { room };
+        let stages = (share / stage).clamp(2, 4);
+        MainLoop::Mma { bm, bn, bk, stages, warps_m, warps_n: 4 }
+    }
+
+    /// The main loops of two products over one list of row tiles: the smaller register tile where they differ in rows.
+    pub fn over_same_rows(self, other: MainLoop) -> (MainLoop, MainLoop) {
+        if self.tile().0 == other.tile().0 {
+            return (self, other);
+        }
+        let smaller = if self.tile().0 < other.tile().0 { self } else { other };
+        (smaller, smaller)
+    }
+
+    /// Rows and columns of the tile.
+    pub fn tile(self) -> (i64, i64) {
+        match self {
+            MainLoop::Mma { bm, bn, .. } | MainLoop::Tiled { bm, bn, .. } => (i64::from(bm), i64::from(bn)),
+        }
+    }
+
+    /// Threads of a block.
+    pub fn threads(self) -> u32 {
+        match self {
+            MainLoop::Mma { warps_m, warps_n, .. } => warps_m * warps_n * 32,
+            MainLoop::Tiled { bm, bn, tm, tn, .. } => (bm / tm) * (bn / tn),
+        }
+    }
+
+    /// Dynamic shared memory, bytes.
+    pub fn shared_bytes(self, lanes: usize) -> u32 {
+        match self {
+            MainLoop::Mma { bm, bn, bk, stages, .. } => (bm + lanes as u32 * bn) * bk * 2 * stages,
+            MainLoop::Tiled { .. } => 0,
+        }
+    }
+
+    /// What the kernel includes.
+    pub fn headers(self) -> Vec<Header> {
+        match self {
+            MainLoop::Mma { .. } => vec![Header::Math, Header::Rows, Header::Mma, Header::GemmMma],
+            MainLoop::Tiled { .. } => vec![Header::Math, Header::Rows, Header::GemmTiled],
+        }
+    }
+
+    /// For names: the tile, e.g. `bf16_128x256`.
+    pub fn label(self, dtype: DType) -> String {
+        let (bm, bn) = self.tile();
+        format!("{dtype}_{bm}x{bn}")
+    }
+
+    /// Statements that multiply `rows_a` and `rows_b0`, … over `depth`, leaving `tile`. `k_strides` are those of a, then of each b.
+    pub fn multiply(self, dtype: DType, walks: [Walk; 2], rows_a: &str, k_strides: &[String]) -> Emit<String> {
+        let ty = ctype::storage(dtype)?;
+        let lanes = k_strides.len() - 1;
+        let (shape, shared) = match self {
+            MainLoop::Mma { bm, bn, bk, stages, warps_m, warps_n } => (
+                format!(
+                    "MmaShape<{ty}, {bm}, {bn}, {bk}, {stages}, {warps_m}, {warps_n}, {lanes}, {}, {}>",
+                    walks[0].name(),
+                    walks[1].name()
+                ),
+                "extern __shared__ __align__(128) char shared[];\n",
+            ),
+            MainLoop::Tiled { bm, bn, bk, tm, tn } => (
+                format!(
+                    "TiledShape<{ty}, {}, {bm}, {bn}, {bk}, {tm}, {tn}, {lanes}, {}, {}>",
+                    ctype::opmath(ctype::accumulator(dtype))?,
+                    walks[0] == Walk::KMajor,
+                    walks[1] == Walk::KMajor
+                ),
+                "__shared__ typename Tile<Shape>::Shared shared;\n",
+            ),
+        };
+        let loads: Vec<String> =
+            k_strides[1..].iter().enumerate().map(|(l, stride)| format!("{{rows_b{l}, {stride}, depth}}")).collect();
+        Ok(format!(
+            "using Shape = {shape};\n{shared}LoaderA<Shape, {rows_a}<{ty}>> load_a(rows_a, {}, depth);\n\
+             LoaderB<Shape, PlainRows<{ty}>> load_b[{lanes}] = {{{}}};\nTile<Shape> tile;\n\
+             tile.multiply(shared, load_a, load_b, depth);\n",
+            k_strides[0],
+            loads.join(", ")
+        ))
+    }
+
+    /// For dtypes other than the 16-bit ones only the contiguous dim matters.
+    pub fn walk(self, row_stride: &Dim, k_stride: &Dim, bases: &[&Dim]) -> Walk {
+        match self {
+            MainLoop::Mma { .. } => Walk::of(row_stride, k_stride, bases),
+            MainLoop::Tiled { .. } if k_stride.is(1) => Walk::KMajor,
+            MainLoop::Tiled { .. } => Walk::RowMajor,
+        }
+    }
+}

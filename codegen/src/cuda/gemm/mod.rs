@@ -1,0 +1,11 @@
+//! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
+
+mod dispatch;
+mod epilogue;
+mod experts;
+mod main_loop;
+mod operand;
+mod product;
+
+pub(super) use experts::{expert_matmul, grouped_mm, moe};
+pub(super) use product::{contract, dense_glu, matmul};

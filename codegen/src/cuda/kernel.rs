@@ -1,0 +1,174 @@
+//! One kernel: its parameters, collected while its text is written.
+
+use super::{KernelArg, Memory, ctype, error::Emit};
+use crate::TensorRef;
+use eglu_ir::{Dim, Shape};
+use indexmap::IndexMap;
+
+/// Files of the device library; a kernel includes what it uses, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Header {
+    Math,
+    Warp,
+    Reduce,
+    Scan,
+    Sort,
+    Rows,
+    Dispatch,
+    Mma,
+    GemmMma,
+    GemmTiled,
+}
+
+impl Header {
+    fn text(self) -> &'static str {
+        match self {
+            Header::Math => include_str!("device/math.cuh"),
+            Header::Warp => include_str!("device/warp.cuh"),
+            Header::Reduce => include_str!("device/reduce.cuh"),
+            Header::Scan => include_str!("device/scan.cuh"),
+            Header::Sort => include_str!("device/sort.cuh"),
+            Header::Rows => include_str!("device/gemm_rows.cuh"),
+            Header::Dispatch => include_str!("device/dispatch.cuh"),
+            Header::Mma => include_str!("device/mma.cuh"),
+            Header::GemmMma => include_str!("device/gemm_mma.cuh"),
+            Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
+        }
+    }
+}
+
+/// The text of a kernel apart from its parameters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Code {
+    /// What it includes.
+    pub headers: Vec<Header>,
+    /// Functions and types before the kernel.
+    pub items: String,
+    /// Statements of the kernel.
+    pub body: String,
+    /// Threads of a block along x and y.
+    pub threads: [u32; 2],
+    /// Dynamic shared memory, bytes.
+    pub shared_bytes: u32,
+}
+
+/// A kernel's name and parameters.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    pub entry: String,
+    params: Vec<String>,
+    args: Vec<KernelArg>,
+    dims: IndexMap<Dim, String>,
+}
+
+impl Kernel {
+    pub fn new(entry: impl Into<String>) -> Kernel {
+        Kernel { entry: entry.into(), params: Vec::new(), args: Vec::new(), dims: IndexMap::new() }
+    }
+
+    /// A pointer to the first element of an input's view; returns its name.
+    pub fn read(&mut self, tensor: &TensorRef) -> Emit<String> {
+        let ty = ctype::storage(tensor.dtype)?;
+        Ok(self.pointer(&format!("const {ty}"), "x", Memory::Buffer(tensor.buffer), byte_offset(tensor)))
+    }
+
+    /// A pointer to the first element of an output's view.
+    pub fn write(&mut self, tensor: &TensorRef) -> Emit<String> {
+        let ty = ctype::storage(tensor.dtype)?;
+        Ok(self.pointer(ty, "y", Memory::Buffer(tensor.buffer), byte_offset(tensor)))
+    }
+
+    /// A pointer to scratch memory.
+    pub fn scratch(&mut self, ty: &str, scratch: usize) -> String {
+        self.pointer(ty, "s", Memory::Scratch(scratch), Dim::from(0))
+    }
+
+    fn pointer(&mut self, ty: &str, prefix: &str, memory: Memory, offset: Dim) -> String {
+        let name = format!("{prefix}{}", self.params.len());
+        self.params.push(format!("{ty}* __restrict__ {name}"));
+        self.args.push(KernelArg::Pointer { memory, offset });
+        name
+    }
+
+    /// An extent or stride: a literal where it is known, else a parameter (one for each distinct expression).
+    pub fn dim(&mut self, dim: &Dim) -> String {
+        if let Some(value) = dim.as_const() {
+            return format!("{value}LL");
+        }
+        let next = format!("d{}", self.dims.len());
+        self.dims.entry(dim.clone()).or_insert(next).clone()
+    }
+
+    /// The offset of an element from these indices, in elements.
+    pub fn offset(&mut self, indices: &[String], strides: &[Dim]) -> String {
+        let terms: Vec<String> = indices
+            .iter()
+            .zip(strides)
+            .filter(|(_, stride)| !stride.is(0))
+            .map(|(index, stride)| match stride.as_const() {
+                Some(1) => format!("(i64){index}"),
+                _ => format!("(i64){index} * {}", self.dim(stride)),
+            })
+            .collect();
+        if terms.is_empty() { "0".into() } else { terms.join(" + ") }
+    }
+
+    /// Statements that split the linear index `from` into one index for each extent, and their names.
+    pub fn split(&mut self, from: &str, prefix: &str, shape: &[Dim]) -> (String, Vec<String>) {
+        let names: Vec<String> = (0..shape.len()).map(|i| format!("{prefix}{i}")).collect();
+        let small = eglu_ir::types::numel(shape).as_const().is_some_and(|n| n < 1 << 31);
+        let ty = if small { "u32" } else { "i64" };
+        let mut text = format!("{ty} {prefix}_rest = ({ty}){from};\n");
+        for i in (1..shape.len()).rev() {
+            let extent = if small { format!("{}u", shape[i]) } else { self.dim(&shape[i]) };
+            text += &format!("const {ty} {} = {prefix}_rest % {extent};\n{prefix}_rest /= {extent};\n", names[i]);
+        }
+        if !shape.is_empty() {
+            text += &format!("const {ty} {} = {prefix}_rest;\n", names[0]);
+        }
+        (text, names)
+    }
+
+    /// The translation unit and the arguments.
+    pub fn finish(mut self, mut code: Code) -> (String, String, Vec<KernelArg>) {
+        for (dim, name) in std::mem::take(&mut self.dims) {
+            self.params.push(format!("i64 {name}"));
+            self.args.push(KernelArg::Int(dim));
+        }
+        code.headers.sort_unstable();
+        code.headers.dedup();
+        let mut source = String::from(include_str!("device/types.cuh"));
+        for header in &code.headers {
+            source += "\n";
+            source += header.text();
+        }
+        source += &format!(
+            "\n{}\nextern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n{}}}\n",
+            code.items,
+            code.threads[0] * code.threads[1],
+            self.entry,
+            self.params.join(", "),
+            code.body
+        );
+        (self.entry, source, self.args)
+    }
+}
+
+fn byte_offset(tensor: &TensorRef) -> Dim {
+    tensor.layout.offset.clone() * Dim::from(tensor.dtype.size() as i64)
+}
+
+/// The shape without the dims in `without`.
+pub(super) fn without<T: Clone>(items: &[T], without: &[usize]) -> Vec<T> {
+    items.iter().enumerate().filter(|(i, _)| !without.contains(i)).map(|(_, item)| item.clone()).collect()
+}
+
+/// Strides of a view broadcast to `shape`.
+pub(super) fn broadcast_strides(tensor: &TensorRef, shape: &[Dim]) -> Vec<Dim> {
+    tensor.layout.expand(&Shape::from_iter(shape.iter().cloned())).strides.into_iter().collect()
+}
+
+/// True if every value of the expression is a multiple of `by`.
+pub(super) fn divisible(dim: &Dim, by: i64) -> bool {
+    dim.terms().iter().all(|(coefficient, _)| coefficient % by == 0)
+}

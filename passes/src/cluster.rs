@@ -1,0 +1,93 @@
+//! Fusion into kernels: matmuls with epilogues, reductions with prologue and epilogue, pointwise loops.
+//!
+//! Runs after equality saturation, on what its rules left. Each step groups nodes so that no cycle arises and the roofline time on the device
+//! falls, then emits a fused op for each group. Producers are never computed twice.
+
+mod absorb;
+mod contract;
+mod inline;
+mod map;
+mod map_reduce;
+mod partition;
+mod regroup;
+mod store;
+mod views;
+
+use crate::{
+    canonicalize::SimplifyViews,
+    cse::MergeEqual,
+    pipeline::{Context, Failure, Pass},
+    rebuild::Rebuild,
+};
+use eglu_ir::{Graph, GraphError, NodeId};
+use partition::{Kind, Partition};
+use std::sync::Arc;
+
+/// Fuses what shares a loop.
+pub struct Cluster;
+
+impl Pass for Cluster {
+    fn name(&self) -> &'static str {
+        "cluster"
+    }
+
+    fn doc(&self) -> &'static str {
+        "fuses epilogues into matmuls, prologues and epilogues into reductions, and pointwise chains into loops"
+    }
+
+    fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
+        let stored = store::absorb_casts(graph)?;
+        let sunk = views::sink(graph)?;
+        graph.remove_dead();
+        let contracts = fuse(graph, |partition| contract::group(partition, context))?;
+        let hoisted = views::hoist(graph)?;
+        if hoisted {
+            // Readers of one tensor through equal views shall read the same value, or they would not meet in a loop.
+            SimplifyViews.run(graph, context)?;
+            MergeEqual.run(graph, context)?;
+        }
+        let loops = fuse(graph, |partition| {
+            map_reduce::group(partition, context);
+            map::group(partition, context);
+        })?;
+        Ok(stored || sunk || contracts || hoisted || loops)
+    }
+}
+
+fn fuse(graph: &mut Graph, group: impl FnOnce(&mut Partition<'_>)) -> Result<bool, GraphError> {
+    let mut partition = Partition::new(graph)?;
+    group(&mut partition);
+    let mut rebuild = Rebuild::new(graph);
+    let mut changed = false;
+    for (kind, members) in partition.schedule() {
+        changed |= kind != Kind::Single;
+        match kind {
+            Kind::Single => rebuild.copy(members[0])?,
+            Kind::Contract => contract::emit(&mut rebuild, members)?,
+            Kind::MapReduce => map_reduce::emit(&mut rebuild, members)?,
+            Kind::Map => map::emit(&mut rebuild, members)?,
+        }
+    }
+    if changed {
+        *graph = rebuild.finish();
+    }
+    Ok(changed)
+}
+
+/// The imported nodes that a group stands for, in order.
+fn origins(graph: &Graph, members: &[NodeId]) -> Vec<Arc<str>> {
+    let mut origins: Vec<Arc<str>> = Vec::new();
+    for name in members.iter().flat_map(|&id| &graph.node(id).origins) {
+        if !origins.contains(name) {
+            origins.push(name.clone());
+        }
+    }
+    origins
+}
+
+/// The members of a group whose value is needed outside.
+fn exits(graph: &Graph, members: &[NodeId]) -> Vec<NodeId> {
+    let returned = |id: NodeId| graph.outputs().iter().any(|output| output.value.node == id);
+    let leaves = |id: NodeId| returned(id) || graph.users(id).iter().any(|user| !members.contains(user));
+    members.iter().copied().filter(|&id| leaves(id)).collect()
+}

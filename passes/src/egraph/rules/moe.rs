@@ -1,0 +1,96 @@
+//! From weighted sums over the chosen experts to the whole block.
+
+use super::either;
+use crate::egraph::rule::{Numerics::SameAccumulator, Refusal, Rule, RuleError, Site, Verdict, rule};
+use egg::Id;
+use eglu_ir::{
+    DType, Dim, Op, Shape,
+    ops::{Combine, Moe, Reshape},
+};
+
+/// The rules.
+pub fn rules() -> Result<Vec<Rule>, RuleError> {
+    let flat = either("mul", "?y", "(reshape ?w ?ws)")
+        .map(|product| format!("(reduce (reshape {product} ?s) reduce:sum axes:1 flag:false ?dt)"));
+    let split = either("mul", "(reshape ?y ?s)", "(reshape ?w ?ws)")
+        .map(|product| format!("(reduce {product} reduce:sum axes:1 flag:false ?dt)"));
+    let block = |x: &str| {
+        format!(
+            "(combine (expert_matmul (glu (expert_matmul {x} ?wg ?bg ?ids) (expert_matmul {x} ?wu ?bu ?ids) ?program) ?wd ?bd ?ids) ?weights ?dt)"
+        )
+    };
+    Ok(vec![
+        rule("weighted-sum", SameAccumulator, "rows times their weights, summed over each token's choices")
+            .from_all(flat)
+            .from_all(split)
+            .fuses()
+            .when("one-weight-each", |s| choices(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
+            .builds(|s| {
+                let shape = choices(s).map_err(|why| Refusal::new("one-weight-each", why))?;
+                let (y, w) = (s.id("?y"), s.id("?w"));
+                let dtype = s.attr("?dt").ok_or_else(|| Refusal::new("types", "no dtype"))?;
+                let weights = s.call(Reshape { shape }, &[w])?;
+                s.call(Combine { dtype }, &[y, weights])
+            })?,
+        rule("weighted-sum-rounded", SameAccumulator, "a sum rounded afterwards may be stored rounded")
+            .from("(cast (combine ?y ?weights ?dt) ?d)")
+            .when("narrower", |s| {
+                let (from, to): (Option<DType>, Option<DType>) = (s.attr("?dt"), s.attr("?d"));
+                let narrower = matches!((from, to), (Some(from), Some(to)) if to.is_float() && to != from && to.opmath() == from);
+                Verdict::when(narrower, || "the cast does not merely round the accumulator".into())
+            })
+            .becomes("(combine ?y ?weights ?d)")?,
+        rule("mixture-of-experts", SameAccumulator, "gate, up, gating, down and weighted sum over the same ids are one block")
+            .from(block("(index ?x (floor_divide (iota ?n int:0 int:1 ?it) ?k) axes:0)"))
+            .fuses()
+            .when("rows-by-token", |s| {
+                let k = s.extent("?weights", 1).and_then(|k| k.as_const());
+                let by = s.scalar("?k").map(|k| k.as_i64());
+                let (tokens, rows) = (s.extent("?weights", 0), s.extent("?x", 0));
+                if k.is_none() || k != by {
+                    return Verdict::Refused(format!("rows are picked by position / {by:?}, but each token has {k:?} weights"));
+                }
+                let all = s.attr::<Dim>("?n") == s.extent("?ids", 0);
+                Verdict::when(all && tokens == rows, || "there are not k rows for each token".into())
+            })
+            .builds(block_of)?,
+        rule("mixture-of-one-expert", SameAccumulator, "a block that gives each token one expert")
+            .from(block("?x"))
+            .when("one-choice", |s| {
+                let single = s.extent("?weights", 1).is_some_and(|k| k.is(1));
+                Verdict::when(single && s.extent("?weights", 0) == s.extent("?x", 0), || "tokens have several choices".into())
+            })
+            .builds(block_of)?,
+    ])
+}
+
+/// Variables of a block's operands, in order.
+pub const OPERANDS: [&str; 9] = ["?x", "?wg", "?bg", "?wu", "?bu", "?wd", "?bd", "?ids", "?weights"];
+
+/// The shape `[T, k]` of the weights, if the product is reshaped to `[T, k, H]` with one weight for each row.
+fn choices(site: &Site<'_>) -> Result<Shape, String> {
+    let (y, split) = (site.shape("?y"), site.attr::<Shape>("?s").unwrap_or_default());
+    let weights = site.attr::<Shape>("?ws").unwrap_or_default();
+    let refuse = || "what is summed is not rows split as [tokens, choices, features]".to_string();
+    if y.len() != 2 || split.len() != 3 || split[2] != y[1] {
+        return Err(refuse());
+    }
+    let by_row = weights.len() == 2 && weights[0] == y[0] && weights[1].is(1);
+    let by_choice = weights.len() == 3 && weights[..2] == split[..2] && weights[2].is(1);
+    if !(by_row || by_choice) {
+        return Err(format!("weights of shape {weights:?} are not one for each row"));
+    }
+    Ok(split[..2].iter().cloned().collect())
+}
+
+fn block_of(site: &mut Site<'_>) -> Result<Id, Refusal> {
+    let refuse = || Refusal::new("types", "no block");
+    let shape = site.shape("?weights");
+    let ids = site.id("?ids");
+    let ids = site.call(Reshape { shape }, &[ids])?;
+    let mut operands = OPERANDS.map(|var| site.id(var));
+    operands[7] = ids;
+    let program = site.attr("?program").ok_or_else(refuse)?;
+    let dtype = site.attr("?dt").ok_or_else(refuse)?;
+    site.call(Op::from(Moe { program, dtype }), &operands)
+}

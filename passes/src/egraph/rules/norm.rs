@@ -1,0 +1,100 @@
+//! RMSNorm from its parts.
+
+use super::either;
+use crate::egraph::{
+    language::Head,
+    rule::{
+        Numerics::{Exact, SameAccumulator},
+        Refusal, Rule, RuleError, Site, Verdict, rule,
+    },
+};
+use eglu_ir::{
+    DType, Scalar,
+    ops::{Axes, RmsNorm},
+};
+
+/// The rules.
+pub fn rules() -> Result<Vec<Rule>, RuleError> {
+    let norm = |square: &str| {
+        either("add", &format!("(reduce {square} reduce:mean ?dims flag:true ?rd)"), "?eps")
+            .into_iter()
+            .flat_map(|sum| either("mul", "?x", &format!("(rsqrt {sum})")))
+            .collect::<Vec<_>>()
+    };
+    Ok(vec![
+        rule("rms-norm-of-product", SameAccumulator, "x / √(mean(x·x) + ε) is one pass over rows")
+            .from_all(norm("(mul ?x ?x)"))
+            .fuses()
+            .when("last-dim", last_dim)
+            .when("constant-epsilon", constant_epsilon)
+            .when("accumulates", accumulates)
+            .builds(bare)?,
+        rule("rms-norm-of-power", SameAccumulator, "x / √(mean(x²) + ε) is one pass over rows")
+            .from_all(norm("(pow ?x ?two)"))
+            .fuses()
+            .when("squares", |s| {
+                Verdict::when(s.scalar("?two").is_some_and(|two| two.as_f64() == 2.0), || "the power is not 2".into())
+            })
+            .when("last-dim", last_dim)
+            .when("constant-epsilon", constant_epsilon)
+            .when("accumulates", accumulates)
+            .builds(bare)?,
+        rule("rms-norm-of-upcast", Exact, "the norm computes in f32, so widening its operand first changes nothing")
+            .from("(rms_norm (cast ?x dtype:f32) ?w ?eps ?d)")
+            .when("widened", |s| {
+                let from = s.dtype("?x");
+                Verdict::when(
+                    from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32),
+                    || "the cast does not widen a 16-bit float".into(),
+                )
+            })
+            .becomes("(rms_norm ?x ?w ?eps ?d)")?,
+        rule("rms-norm-rounded", Exact, "a norm rounded afterwards may be stored rounded")
+            .from("(cast (rms_norm ?x ?w ?eps dtype:f32) ?d)")
+            .when("narrower", |s| {
+                let to: Option<DType> = s.attr("?d");
+                Verdict::when(to.is_some_and(|to| to.is_float() && to != DType::F32 && to.opmath() == DType::F32), || {
+                    "the cast does not merely round".into()
+                })
+            })
+            .becomes("(rms_norm ?x ?w ?eps ?d)")?,
+        rule("rms-norm-weighted", SameAccumulator, "the norm's weight multiplies in the same pass")
+            .from_all(either("mul", "?w", "(rms_norm ?x none ?eps ?d)"))
+            .fuses()
+            .when("weight-of-last-dim", |s| {
+                let (weight, last) = (s.extent("?w", 0), s.shape("?x").last().cloned());
+                Verdict::when(s.rank("?w") == Some(1) && weight == last, || "the factor is no weight of the last dim".into())
+            })
+            .builds(|s| {
+                let (x, w) = (s.id("?x"), s.id("?w"));
+                let eps = s.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
+                let dtype = s.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
+                s.call(RmsNorm { eps, dtype }, &[x, w])
+            })?,
+    ])
+}
+
+fn last_dim(site: &Site<'_>) -> Verdict {
+    let dims: Axes = site.attr("?dims").unwrap_or_default();
+    let rank = site.rank("?x").unwrap_or(0);
+    Verdict::when(rank > 0 && dims[..] == [rank - 1], || format!("the mean is over dims {dims:?} of {rank}"))
+}
+
+fn constant_epsilon(site: &Site<'_>) -> Verdict {
+    Verdict::when(site.scalar("?eps").is_some(), || "ε is no constant".into())
+}
+
+fn accumulates(site: &Site<'_>) -> Verdict {
+    let dtype = site.dtype("?x");
+    Verdict::when(dtype.is_some_and(|dtype| dtype.is_float() && dtype.opmath() == dtype), || {
+        "the squares are rounded to 16 bits before they are summed".into()
+    })
+}
+
+fn bare(site: &mut Site<'_>) -> Result<egg::Id, Refusal> {
+    let x = site.id("?x");
+    let eps: Scalar = site.scalar("?eps").ok_or_else(|| Refusal::new("constant-epsilon", "no epsilon"))?;
+    let dtype = site.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
+    let none = site.leaf(Head::Absent);
+    site.call(RmsNorm { eps, dtype }, &[x, none])
+}

@@ -1,0 +1,210 @@
+//! Saturation: rules are applied until nothing changes, and every application and near-miss is written down.
+
+use super::{
+    facts::EGraph,
+    language::ENode,
+    rule::{Numerics, Rule, Site},
+};
+use egg::{ENodeOrVar, Id, Language, Pattern, Searcher, Subst};
+use indexmap::{IndexMap, IndexSet};
+use std::collections::HashSet;
+
+/// Bounds on saturation. Rules are one-directional and at most double a region, so that meeting a bound is news.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most rounds over all rules.
+    pub rounds: usize,
+    /// Most e-nodes.
+    pub nodes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { rounds: 200, nodes: 50_000 }
+    }
+}
+
+/// Why saturation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Stop {
+    Saturated,
+    Rounds(usize),
+    Nodes(usize),
+}
+
+/// One application of a rule. Nodes are positions in the region; in texts they stand as `⟦n⟧`.
+#[derive(Clone, Debug)]
+pub struct Application {
+    /// Index of the rule in the table.
+    pub rule: usize,
+    /// How closely both sides agree.
+    pub numerics: Numerics,
+    /// Nodes of the region that compute the rewritten value.
+    pub nodes: Vec<usize>,
+    /// The matched term.
+    pub before: String,
+    /// What it became.
+    pub after: String,
+    /// Claims on user inputs that it rests on.
+    pub assumed: Vec<String>,
+}
+
+/// A match that a named condition refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NearMiss {
+    /// Index of the rule in the table.
+    pub rule: usize,
+    /// Nodes of the region that compute the matched value.
+    pub nodes: Vec<usize>,
+    /// The matched term.
+    pub term: String,
+    /// Name of the condition.
+    pub condition: String,
+    /// Why it refused.
+    pub why: String,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Rules applied, in order.
+    pub applied: Vec<Application>,
+    /// Near-misses that were not made good by a later match of the same rule.
+    pub refused: Vec<NearMiss>,
+    /// Why it ended.
+    pub stop: Stop,
+    /// Rounds made.
+    pub rounds: usize,
+}
+
+/// Names of classes in texts: the region's nodes in each.
+struct Names(IndexMap<Id, Vec<usize>>);
+
+impl Names {
+    fn new(egraph: &EGraph, values: &[Id]) -> Names {
+        let mut names: IndexMap<Id, Vec<usize>> = IndexMap::new();
+        for (node, &id) in values.iter().enumerate() {
+            names.entry(egraph.find(id)).or_default().push(node);
+        }
+        Names(names)
+    }
+
+    fn of(&self, egraph: &EGraph, id: Id) -> Vec<usize> {
+        self.0.get(&egraph.find(id)).cloned().unwrap_or_default()
+    }
+
+    fn text(&self, egraph: &EGraph, id: Id) -> String {
+        if let Some(node) = self.0.get(&egraph.find(id)).and_then(|nodes| nodes.first()) {
+            return format!("⟦{node}⟧");
+        }
+        match egraph[id].nodes.first() {
+            Some(node) if node.is_leaf() => node.to_string(),
+            Some(node) => format!("{node}(…)"),
+            None => "?".into(),
+        }
+    }
+
+    /// The pattern with its variables named.
+    fn fill(&self, egraph: &EGraph, pattern: &Pattern<ENode>, subst: &Subst) -> String {
+        let mut texts: Vec<String> = Vec::with_capacity(pattern.ast.len());
+        for node in &pattern.ast {
+            let text = match node {
+                ENodeOrVar::Var(var) => subst.get(*var).map_or_else(|| var.to_string(), |&id| self.text(egraph, id)),
+                ENodeOrVar::ENode(node) if node.is_leaf() => node.to_string(),
+                ENodeOrVar::ENode(node) => {
+                    let children: Vec<&str> = node.children().iter().map(|&child| texts[usize::from(child)].as_str()).collect();
+                    format!("{node}({})", children.join(", "))
+                }
+            };
+            texts.push(text);
+        }
+        texts.pop().unwrap_or_default()
+    }
+
+    fn shallow(&self, egraph: &EGraph, node: &ENode) -> String {
+        let children: Vec<String> = node.children().iter().map(|&child| self.text(egraph, child)).collect();
+        if children.is_empty() { node.to_string() } else { format!("{node}({})", children.join(", ")) }
+    }
+}
+
+/// Saturates. `values` are the classes of the region's nodes, by position.
+pub fn saturate(egraph: &mut EGraph, rules: &[Rule], values: &[Id], limits: Limits) -> Log {
+    let mut log = Log { applied: Vec::new(), refused: Vec::new(), stop: Stop::Saturated, rounds: 0 };
+    let mut done: HashSet<(usize, usize, Id, Vec<Id>)> = HashSet::new();
+    egraph.rebuild();
+    loop {
+        let size = egraph.total_size();
+        let (changed, refused) = round(egraph, rules, values, &mut done, &mut log.applied);
+        egraph.rebuild();
+        log.rounds += 1;
+        log.refused = refused;
+        if !egraph.analysis.conflicts.is_empty() || (!changed && egraph.total_size() == size) {
+            break;
+        }
+        if log.rounds >= limits.rounds {
+            log.stop = Stop::Rounds(log.rounds);
+            break;
+        }
+        if egraph.total_size() > limits.nodes {
+            log.stop = Stop::Nodes(egraph.total_size());
+            break;
+        }
+    }
+    let fired: HashSet<(usize, usize)> =
+        log.applied.iter().flat_map(|applied| applied.nodes.iter().map(|&node| (applied.rule, node))).collect();
+    log.refused.retain(|miss| !miss.nodes.iter().any(|&node| fired.contains(&(miss.rule, node))));
+    log
+}
+
+/// One round: all rules are matched on the same e-graph, then applied.
+fn round(
+    egraph: &mut EGraph,
+    rules: &[Rule],
+    values: &[Id],
+    done: &mut HashSet<(usize, usize, Id, Vec<Id>)>,
+    applied: &mut Vec<Application>,
+) -> (bool, Vec<NearMiss>) {
+    let names = Names::new(egraph, values);
+    let mut matches: Vec<(usize, usize, Id, Subst)> = Vec::new();
+    for (r, rule) in rules.iter().enumerate() {
+        for (p, pattern) in rule.patterns.iter().enumerate() {
+            for found in pattern.search(egraph) {
+                matches.extend(found.substs.into_iter().map(|subst| (r, p, found.eclass, subst)));
+            }
+        }
+    }
+    let (mut changed, mut refused) = (false, IndexSet::new());
+    for (r, p, class, subst) in matches {
+        let rule = &rules[r];
+        let bound: Vec<Id> =
+            rule.patterns[p].vars().iter().filter_map(|&var| subst.get(var)).map(|&id| egraph.find(id)).collect();
+        let key = (r, p, egraph.find(class), bound);
+        if done.contains(&key) {
+            continue;
+        }
+        let mut site = Site { egraph, class, subst: &subst };
+        let result = rule.check(&site).and_then(|assumed| Ok((assumed, rule.build(&mut site)?)));
+        match result {
+            Ok((assumed, built)) => {
+                done.insert(key);
+                if egraph.find(built) == egraph.find(class) {
+                    continue;
+                }
+                let before = names.fill(egraph, &rule.patterns[p], &subst);
+                let after = names.shallow(egraph, egraph.id_to_node(built));
+                let nodes = names.of(egraph, class);
+                egraph.union(class, built);
+                changed = true;
+                applied.push(Application { rule: r, numerics: rule.numerics, nodes, before, after, assumed });
+            }
+            Err(refusal) if rule.fuses => {
+                let term = names.fill(egraph, &rule.patterns[p], &subst);
+                let nodes = names.of(egraph, class);
+                refused.insert(NearMiss { rule: r, nodes, term, condition: refusal.condition, why: refusal.why });
+            }
+            Err(_) => {}
+        }
+    }
+    (changed, refused.into_iter().collect())
+}

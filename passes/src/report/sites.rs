@@ -1,0 +1,115 @@
+//! Which nodes of an optimised graph are fused, and what that saves.
+
+use super::{Kind, Report, Saves, Site, Step};
+use crate::cost;
+use eglu_ir::{Graph, NodeId, Op, Operand, Value, ops::Lowering};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+/// The fused nodes in topological order.
+///
+/// A rule that makes several nodes at once, such as a block and its router, lets all of them stand for what it matched; savings are
+/// counted for one of them, blocks first.
+pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
+    let order = graph.topological().unwrap_or_default();
+    let mut kinds: Vec<(usize, NodeId, Kind)> =
+        order.into_iter().enumerate().filter_map(|(at, id)| Some((at, id, kind(graph, id)?))).collect();
+    kinds.sort_by_key(|&(at, _, kind)| (kind != Kind::Moe, at));
+    let mut claimed: FxHashSet<Arc<str>> = FxHashSet::default();
+    let mut sites: Vec<(usize, Site)> = Vec::new();
+    for (at, id, kind) in kinds {
+        if let Some(site) = site(report, graph, (id, kind), &claimed) {
+            claimed.extend(site.nodes.iter().cloned());
+            sites.push((at, site));
+        }
+    }
+    sites.sort_by_key(|&(at, _)| at);
+    sites.into_iter().map(|(_, site)| site).collect()
+}
+
+fn site(report: &Report, graph: &Graph, (id, kind): (NodeId, Kind), claimed: &FxHashSet<Arc<str>>) -> Option<Site> {
+    let node = graph.node(id);
+    let own: Vec<Arc<str>> = node.origins.iter().filter(|name| !claimed.contains(*name)).cloned().collect();
+    let saves = saves(report, &own);
+    // Blocks are worth naming however they arrived; anything else is a site only where several kernels became one.
+    let named = matches!(kind, Kind::Moe | Kind::Glu | Kind::Route);
+    (named || saves.launches > 0).then(|| Site {
+        kind,
+        rule: rule(report, node.op(), &node.origins),
+        nodes: if own.is_empty() { node.origins.to_vec() } else { own },
+        saves,
+        node: node.name.clone(),
+    })
+}
+
+fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
+    Some(match graph.node(id).op()? {
+        Op::Moe(_) => Kind::Moe,
+        Op::DenseGlu(_) => Kind::Glu,
+        Op::Glu(_) if gates_one_input(graph, id) => Kind::Glu,
+        Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) => Kind::Contract,
+        Op::Reduce(_) | Op::MapReduce(_) | Op::Combine(_) | Op::Cumsum(_) => Kind::Reduce,
+        Op::RmsNorm(_) | Op::Softmax(_) => Kind::RowNorm,
+        Op::Route(_) => Kind::Route,
+        Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_) => Kind::Pointwise,
+        _ => return None,
+    })
+}
+
+/// True for gate and up that are matmuls of one tensor.
+fn gates_one_input(graph: &Graph, id: NodeId) -> bool {
+    let sources: Vec<Option<Value>> = graph.node(id).operands.iter().map(|&operand| product_of(graph, operand)).collect();
+    sources.len() == 2 && sources[0].is_some() && sources[0] == sources[1]
+}
+
+/// What a matmul multiplies, looking through views of its result.
+fn product_of(graph: &Graph, operand: Operand) -> Option<Value> {
+    let node = graph.node(operand.value()?.node);
+    let first = *node.operands.first()?;
+    match node.op()? {
+        Op::MatMul(_) | Op::Contract(_) => first.value(),
+        op if op.code().lowering() == Lowering::View => product_of(graph, first),
+        _ => None,
+    }
+}
+
+/// The last rule that made this op of these nodes, at the top of its result or else inside, where texts are cut short and only the rule's
+/// name tells; without one, the pass that fuses without rules.
+fn rule(report: &Report, op: Option<&Op>, origins: &[Arc<str>]) -> String {
+    let Some(name) = op.map(Op::name) else { return String::new() };
+    let here = |step: &&Step| step.nodes.is_empty() || step.nodes.iter().any(|node| origins.contains(node));
+    let last = |made: &dyn Fn(&Step) -> bool| report.trail.iter().rev().filter(here).find(|step| made(step));
+    let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
+    let top = last(&|step| step.after.starts_with(&call));
+    let inside = || last(&|step| step.after.contains(&call) || step.rule.starts_with(&family));
+    top.or_else(inside).map_or_else(|| "cluster".into(), |step| step.rule.clone())
+}
+
+/// Kernels that the imported nodes would launch one by one, less the one left; and the traffic between them.
+fn saves(report: &Report, origins: &[Arc<str>]) -> Saves {
+    let graph = report.before();
+    let sizes = report.sizes();
+    let inside: FxHashSet<NodeId> = origins.iter().filter_map(|name| graph.find(name)).collect();
+    let launching: Vec<NodeId> = inside.iter().copied().filter(|&id| graph.node(id).op().is_some_and(cost::launches)).collect();
+    let bytes: f64 = launching
+        .iter()
+        .flat_map(|&id| (0..graph.node(id).outputs.len()).map(move |index| Value { node: id, index: index as u32 }))
+        .filter_map(|value| Some(cost::bytes(graph, value, &sizes) * (1 + readers(graph, value, &inside)?) as f64))
+        .sum();
+    Saves { launches: launching.len().saturating_sub(1), bytes: bytes as u64 }
+}
+
+/// How many kernels read a value, directly or through views; `None` if one is outside, or if the graph returns the value.
+fn readers(graph: &Graph, value: Value, inside: &FxHashSet<NodeId>) -> Option<usize> {
+    if graph.outputs().iter().any(|output| output.value == value) {
+        return None;
+    }
+    let users = graph.users(value.node).into_iter();
+    users.filter(|&user| graph.node(user).operands.contains(&Operand::Value(value))).try_fold(0, |count, user| {
+        let op = graph.node(user).op()?;
+        if op.code().lowering() == Lowering::View {
+            return Some(count + readers(graph, user.into(), inside)?);
+        }
+        inside.contains(&user).then_some(count + 1)
+    })
+}

@@ -1,0 +1,263 @@
+//! Graphs for rules that whole blocks do not need: one small graph each.
+
+use crate::{
+    blocks::{Dress, MIXTRAL, Sizes, Variant, block},
+    build::{Builder, float, int, shape},
+};
+use eglu_ir::{
+    DType, Graph, OpCode, Operand, Scalar, Value,
+    ops::{Cat, Expand, Glu, Pointwise, RmsNorm},
+    program::{InstrOp, Program, Ref},
+};
+
+const ROWS: i64 = 6;
+
+/// A permutation of the rows, from sorting noise.
+fn permutation(b: &mut Builder) -> Value {
+    let noise = b.input("noise", DType::F32, &[ROWS]);
+    b.sort(noise).1
+}
+
+/// The op on rows permuted alike, one graph for each operand that alone is permuted and one for all.
+pub fn on_permuted(code: OpCode) -> Vec<Graph> {
+    let OpCode::Pointwise(op) = code else { return structured(code) };
+    (0..=op.arity()).map(|only| pointwise(op, (only < op.arity()).then_some(only))).collect()
+}
+
+fn pointwise(op: Pointwise, only: Option<usize>) -> Graph {
+    let mut b = Builder::new(op.name());
+    let p = permutation(&mut b);
+    let bits = matches!(op, Pointwise::BitAnd | Pointwise::BitOr | Pointwise::BitXor | Pointwise::BitNot);
+    let operands: Vec<Operand> = (0..op.arity())
+        .map(|i| {
+            let dtype = if op == Pointwise::Where && i == 0 || bits { DType::Bool } else { DType::F32 };
+            let permuted = only.is_none_or(|only| only == i);
+            let dims: &[i64] = if permuted { &[ROWS, 3] } else { [&[1, 3][..], &[3]][i % 2] };
+            let x = b.input("x", if dtype == DType::Bool { DType::I64 } else { dtype }, dims);
+            let x = if dtype == DType::Bool { b.call(Pointwise::Gt, &[x.into(), int(0)]) } else { x };
+            if permuted { b.index(x, p).into() } else { x.into() }
+        })
+        .collect();
+    let y = b.call(op, &operands);
+    b.output(y);
+    b.graph
+}
+
+fn structured(code: OpCode) -> Vec<Graph> {
+    let mut b = Builder::new(code.name());
+    let p = permutation(&mut b);
+    let x = b.input("x", DType::F32, &[ROWS, 4]);
+    let x = b.index(x, p);
+    let y = match code {
+        OpCode::Cast => b.cast(x, DType::Bf16),
+        OpCode::Slice => b.slice(x, 1, (1, 4), 2),
+        OpCode::Reshape => b.reshape(x, &[ROWS, 2, 2]),
+        OpCode::Permute => {
+            let x = b.reshape(x, &[ROWS, 2, 2]);
+            b.permute(x, &[0, 2, 1])
+        }
+        OpCode::Expand => {
+            let x = b.slice(x, 1, (0, 1), 1);
+            b.call(Expand { shape: shape(&[ROWS, 3]) }, &[x.into()])
+        }
+        OpCode::Softmax => b.softmax(x, DType::F32),
+        OpCode::Reduce => b.sum(x, 1, false, DType::F32),
+        OpCode::RmsNorm => {
+            let w = b.weight("w", DType::F32, &[4]);
+            b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: DType::F32 }, &[x.into(), w.into()])
+        }
+        OpCode::Cat => {
+            let other = b.input("other", DType::F32, &[ROWS, 2]);
+            let other = b.index(other, p);
+            b.call(Cat { dim: 1 }, &[x.into(), other.into()])
+        }
+        OpCode::Glu => {
+            let mut program = Program::new([DType::F32; 2]);
+            let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), Ref::Param(1)], DType::F32);
+            program.results.push((product, DType::F32));
+            let other = b.input("other", DType::F32, &[ROWS, 4]);
+            let other = b.index(other, p);
+            b.call(Glu { program: program.into() }, &[x.into(), other.into()])
+        }
+        _ => return Vec::new(),
+    };
+    b.output(y);
+    vec![b.graph]
+}
+
+/// `f` of `x [6, 4]` as a graph.
+fn graph(name: &str, dtype: DType, f: impl FnOnce(&mut Builder, Value) -> Value) -> Graph {
+    let mut b = Builder::new(name);
+    let x = b.input("x", dtype, &[ROWS, 4]);
+    let y = f(&mut b, x);
+    b.output(y);
+    b.graph
+}
+
+/// `x / √(mean(x²) + ε)`, widened and rounded as `transformers` does it, with a weight.
+pub fn norm(dtype: DType, power: bool, mirrored: bool) -> Graph {
+    graph("norm", dtype, |b, x| {
+        let wide = if dtype == DType::F32 { x } else { b.cast(x, DType::F32) };
+        let square = if power { b.call(Pointwise::Pow, &[wide.into(), int(2)]) } else { b.mul(wide, wide) };
+        let mean = b.mean(square, 1, DType::F32);
+        let shifted = b.add(mean, float(1e-5));
+        let scale = b.unary(Pointwise::Rsqrt, shifted);
+        let normal = if mirrored { b.mul(scale, wide) } else { b.mul(wide, scale) };
+        let normal = if dtype == DType::F32 { normal } else { b.cast(normal, dtype) };
+        let w = b.weight("w", dtype, &[4]);
+        if mirrored { b.mul(normal, w) } else { b.mul(w, normal) }
+    })
+}
+
+/// Gating in f32 of 16-bit values; rounded before or after the product.
+fn upcast(act: Pointwise, before: bool) -> Graph {
+    graph("upcast", DType::Bf16, |b, x| {
+        let u = b.input("u", DType::Bf16, &[ROWS, 4]);
+        let gate = b.cast(x, DType::F32);
+        let gate = b.unary(act, gate);
+        if before {
+            let gate = b.cast(gate, DType::Bf16);
+            return b.mul(gate, u);
+        }
+        let u = b.cast(u, DType::F32);
+        let product = b.mul(gate, u);
+        b.cast(product, DType::Bf16)
+    })
+}
+
+/// A mixture routed by sigmoid or unnormalised softmax.
+fn routed(sigmoid: bool, renormalize: bool) -> Graph {
+    let Sizes { t, k, e, h, i } = MIXTRAL.sizes;
+    let mut b = Builder::new("routed");
+    let x = b.input("x", DType::F32, &[t, h]);
+    let router = b.weight("router", DType::F32, &[e, h]);
+    let logits = b.linear(x, router);
+    let scores = if sigmoid { b.unary(Pointwise::Sigmoid, logits) } else { b.softmax(logits, DType::F32) };
+    let (mut weights, ids) = b.topk(scores, k as usize);
+    if renormalize {
+        let sum = b.sum(weights, 1, true, DType::F32);
+        weights = b.call(Pointwise::Div, &[weights.into(), sum.into()]);
+    }
+    let ids = b.reshape(ids, &[t * k]);
+    let positions = b.iota(t * k);
+    let tokens = b.floor_divide(positions, k);
+    let rows = b.index(x, tokens);
+    let product = |b: &mut Builder, x: Value, name: &str, n: i64, inner: i64| {
+        // Weights [E, K, N], transposed after they are picked.
+        let w = b.weight(name, DType::F32, &[e, n, inner]);
+        let picked = b.index(w, ids);
+        let picked = b.permute(picked, &[0, 2, 1]);
+        let row = b.reshape(x, &[t * k, 1, inner]);
+        let y = b.matmul(row, picked);
+        b.reshape(y, &[t * k, n])
+    };
+    // Gate and up are the lanes of […, n, 2] or […, 2, n].
+    let both = product(&mut b, rows, "gate_up", 2 * i, h);
+    let split = if sigmoid { [t * k, i, 2] } else { [t * k, 2, i] };
+    let both = b.reshape(both, &split);
+    let dim = if sigmoid { 2 } else { 1 };
+    let [gate, up] = [0, 1].map(|lane| {
+        let one = b.slice(both, dim, (lane, lane + 1), 1);
+        b.reshape(one, &[t * k, i])
+    });
+    let act = b.unary(Pointwise::Sigmoid, gate);
+    let act = b.mul(gate, act);
+    let gated = b.mul(up, act);
+    let y = product(&mut b, gated, "down", h, i);
+    let y = b.reshape(y, &[t, k, h]);
+    let weights = b.reshape(weights, &[t, k, 1]);
+    let y = b.mul(weights, y);
+    let out = b.sum(y, 1, false, DType::F32);
+    b.output(out);
+    b.graph
+}
+
+/// A permutation of the first rows of a longer tensor.
+fn prefix() -> Graph {
+    let mut b = Builder::new("prefix");
+    let p = permutation(&mut b);
+    let x = b.input("x", DType::F32, &[2 * ROWS, 3]);
+    let y = b.index(x, p);
+    b.output(y);
+    b.graph
+}
+
+/// All single graphs.
+pub fn graphs() -> Vec<Graph> {
+    let mut graphs: Vec<Graph> = OpCode::all().flat_map(on_permuted).collect();
+    for dtype in [DType::F32, DType::Bf16] {
+        for power in [false, true] {
+            graphs.extend([norm(dtype, power, false), norm(dtype, power, true)]);
+        }
+    }
+    for act in [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid] {
+        graphs.extend([upcast(act, false), upcast(act, true)]);
+    }
+    for sigmoid in [false, true] {
+        graphs.extend([routed(sigmoid, false), routed(sigmoid, true)]);
+    }
+    let one = Variant { sizes: Sizes { k: 1, ..MIXTRAL.sizes }, ..MIXTRAL };
+    graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(), prefix()]);
+    graphs.push(graph("views", DType::F32, |b, x| {
+        let x = b.cast(x, DType::F32);
+        let x = b.call(Expand { shape: shape(&[ROWS, 4]) }, &[x.into()]);
+        let x = b.slice(x, 1, (0, 4), 1);
+        let x = b.reshape(x, &[ROWS, 1, 4]);
+        let x = b.permute(x, &[1, 0, 2]);
+        let ids = b.input("ids", DType::I64, &[ROWS]);
+        let by = b.call(Pointwise::Remainder, &[ids.into(), int(4)]);
+        let always = b.call(Pointwise::Ge, &[by.into(), int(0)]);
+        let mask = b.reshape(always, &[1, ROWS, 1]);
+        b.call(Pointwise::Where, &[mask.into(), x.into(), float(0.0)])
+    }));
+    graphs
+}
+
+/// One expert for each token, without any gathering of rows.
+fn direct() -> Graph {
+    let Sizes { t, e, h, i, .. } = MIXTRAL.sizes;
+    let mut b = Builder::new("direct");
+    let x = b.input("x", DType::F32, &[t, h]);
+    let router = b.weight("router", DType::F32, &[e, h]);
+    let logits = b.linear(x, router);
+    let scores = b.softmax(logits, DType::F32);
+    let (weights, ids) = b.topk(scores, 1);
+    let ids = b.reshape(ids, &[t]);
+    let product = |b: &mut Builder, x: Value, name: &str, n: i64, inner: i64| {
+        let w = b.weight(name, DType::F32, &[e, n, inner]);
+        let picked = b.index(w, ids);
+        let column = b.reshape(x, &[t, inner, 1]);
+        let y = b.matmul(picked, column);
+        b.reshape(y, &[t, n])
+    };
+    let gate = product(&mut b, x, "gate", i, h);
+    let up = product(&mut b, x, "up", i, h);
+    let act = b.unary(Pointwise::Relu, gate);
+    let gated = b.mul(act, up);
+    let y = product(&mut b, gated, "down", h, i);
+    let weights = b.reshape(weights, &[t, 1]);
+    let y = b.mul(y, weights);
+    let y = b.reshape(y, &[t, 1, h]);
+    let out = b.sum(y, 1, false, DType::F32);
+    b.output(out);
+    b.graph
+}
+
+/// A linear layer that is biased only on one side of the gating.
+pub fn half_biased(gate: bool) -> Graph {
+    graph("half-biased", DType::F32, |b, x| {
+        let lane = |b: &mut Builder, name: &str, biased: bool| {
+            let w = b.weight(name, DType::F32, &[5, 4]);
+            let y = b.linear(x, w);
+            if !biased {
+                return y;
+            }
+            let bias = b.weight("bias", DType::F32, &[5]);
+            b.add(bias, y)
+        };
+        let g = lane(b, "gate", gate);
+        let u = lane(b, "up", !gate);
+        let g = b.unary(Pointwise::Silu, g);
+        b.mul(g, u)
+    })
+}

@@ -1,0 +1,134 @@
+//! What a benchmark found: JSON for scripts, a table for people.
+
+use super::statistics::Spread;
+use indexmap::IndexMap;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Fused against unfused. Serialises as the command's JSON contract.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Where it ran.
+    pub device: String,
+    /// The graph's name.
+    pub model: String,
+    /// Values of the dynamic dims.
+    pub dims: IndexMap<String, i64>,
+    /// One kernel for each node of the graph.
+    pub unfused: Measurement,
+    /// The optimised graph.
+    pub fused: Measurement,
+    /// Unfused time over fused time.
+    pub speedup: f64,
+    /// What the fused plan would take at the device's peak rates, milliseconds.
+    pub roofline_ms: f64,
+    /// `roofline_ms` over the fused time.
+    pub share_of_roofline: f64,
+    /// What the host spends on issuing one fused run, microseconds.
+    pub host_us: f64,
+    /// Largest ‖fused − unfused‖ / ‖unfused‖ over the outputs.
+    pub max_error: f64,
+    /// Largest |fused − unfused| over the outputs.
+    pub max_abs_error: f64,
+    /// The rates behind the rooflines.
+    pub rates: Rates,
+}
+
+/// Peak rates of a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rates {
+    /// Bytes a second.
+    pub bandwidth: f64,
+    /// Matrix products, FLOP/s.
+    pub matrix_flops: f64,
+    /// Other arithmetic, FLOP/s.
+    pub vector_flops: f64,
+    /// True if measured on this machine just now, false if published or measured elsewhere.
+    pub measured: bool,
+}
+
+/// Times of one plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Launches of one run.
+    pub kernels: usize,
+    /// Time of one run, milliseconds.
+    #[serde(flatten)]
+    pub ms: Spread,
+    /// Bytes to and from memory over all steps.
+    pub bytes: f64,
+    /// Operations over all steps.
+    pub flops: f64,
+    /// Bytes of the arena that holds intermediate values.
+    pub arena_bytes: u64,
+    /// Bytes they would take without sharing.
+    pub arena_sum: u64,
+    /// How many runs were timed.
+    pub runs: usize,
+    /// The steps, in order.
+    pub each: Vec<StepReport>,
+}
+
+/// Time of one step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepReport {
+    /// Name of its node.
+    pub name: String,
+    /// Its op.
+    pub kind: String,
+    /// Time, milliseconds.
+    #[serde(flatten)]
+    pub ms: Spread,
+    /// Bytes to and from memory.
+    pub bytes: f64,
+    /// Operations.
+    pub flops: f64,
+    /// Time at peak rates over time measured.
+    pub share_of_roofline: f64,
+}
+
+impl Comparison {
+    /// The figures as text, with the slowest `steps` steps of each plan.
+    pub fn table(&self, steps: usize) -> String {
+        let mut text = String::new();
+        let dims: Vec<String> = self.dims.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let dims = if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) };
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{}{dims} on {}", self.model, self.device);
+        let how = if self.rates.measured { "measured" } else { "published" };
+        let _ = writeln!(
+            text,
+            "peak rates ({how}): {:.1} GB/s, {:.1} GFLOP/s in products, {:.1} GFLOP/s elsewhere\n",
+            self.rates.bandwidth / 1e9,
+            self.rates.matrix_flops / 1e9,
+            self.rates.vector_flops / 1e9
+        );
+        let _ = writeln!(text, "{:10} {:>8} {:>11} {:>23} {:>10} {:>10}", "", "kernels", "ms", "min .. max", "MB", "arena MB");
+        for (name, plan) in [("unfused", &self.unfused), ("fused", &self.fused)] {
+            let spread = format!("{:.3} .. {:.3}", plan.ms.min, plan.ms.max);
+            let (bytes, arena) = (plan.bytes / 1e6, plan.arena_bytes as f64 / 1e6);
+            let _ =
+                writeln!(text, "{name:10} {:>8} {:>11.3} {spread:>23} {bytes:>10.1} {arena:>10.1}", plan.kernels, plan.ms.median);
+        }
+        let _ = writeln!(
+            text,
+            "\nspeedup {:.2}x, {:.0} % of the roofline ({:.3} ms), host {:.1} us, max error {:.1e} (absolute {:.1e})",
+            self.speedup,
+            100.0 * self.share_of_roofline,
+            self.roofline_ms,
+            self.host_us,
+            self.max_error,
+            self.max_abs_error
+        );
+        for (name, plan) in [("unfused", &self.unfused), ("fused", &self.fused)] {
+            let _ = writeln!(text, "\nslowest steps, {name}:");
+            let mut order: Vec<&StepReport> = plan.each.iter().collect();
+            order.sort_by(|a, b| b.ms.median.total_cmp(&a.ms.median));
+            for step in order.into_iter().take(steps) {
+                let share = 100.0 * step.share_of_roofline;
+                let _ = writeln!(text, "  {:>10.3} ms  {share:>4.0} %  {:16} {}", step.ms.median, step.kind, step.name);
+            }
+        }
+        text
+    }
+}

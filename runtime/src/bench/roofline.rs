@@ -1,0 +1,48 @@
+//! What each step would take at the device's peak rates.
+
+use crate::RuntimeError;
+use eglu_codegen::{Arg, Plan, Step};
+use eglu_ir::{Bindings, DeviceProfile, TensorType, ops::OperandType};
+use smallvec::SmallVec;
+
+/// The work of one step for given sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Operations; a multiply-add is two.
+    pub flops: f64,
+    /// Bytes to and from memory, every operand read once.
+    pub bytes: f64,
+    /// The slower of arithmetic and memory, seconds; launches are not counted.
+    pub seconds: f64,
+}
+
+/// The work of each step of a plan.
+pub fn work(plan: &Plan, bindings: &Bindings, profile: &DeviceProfile) -> Result<Vec<Work>, RuntimeError> {
+    plan.steps.iter().map(|step| step_work(step, bindings, profile)).collect()
+}
+
+fn step_work(step: &Step, bindings: &Bindings, profile: &DeviceProfile) -> Result<Work, RuntimeError> {
+    let types: Vec<Option<TensorType>> = step
+        .inputs
+        .iter()
+        .map(|arg| match arg {
+            Arg::Tensor(tensor) => Some(tensor.ty()),
+            _ => None,
+        })
+        .collect();
+    let operands: SmallVec<[OperandType<'_>; 4]> = step
+        .inputs
+        .iter()
+        .zip(&types)
+        .map(|(arg, ty)| match (arg, ty) {
+            (_, Some(ty)) => OperandType::Tensor(ty),
+            (Arg::Scalar(scalar), _) => OperandType::Scalar(*scalar),
+            _ => OperandType::None,
+        })
+        .collect();
+    let outputs: Vec<TensorType> = step.outputs.iter().map(|output| output.ty()).collect();
+    let cost = step.op.def().cost(&operands, &outputs);
+    let (flops, bytes) = (cost.flops.eval(bindings)? as f64, cost.bytes.eval(bindings)? as f64);
+    let launch = profile.launch_seconds;
+    Ok(Work { flops, bytes, seconds: profile.roofline(flops, bytes, cost.matrix) - launch })
+}

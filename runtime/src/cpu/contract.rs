@@ -1,0 +1,167 @@
+//! Dense and batched products with an epilogue, block by block.
+
+use super::{
+    block::Block,
+    call::{Call, Outcome, Source, Taken},
+    convert::Class,
+    epilogue::{Epilogue, Lane},
+    matrix::{Number, Panel, multiply, ranges, tiling, with_number},
+    view::{Extents, View},
+};
+use rayon::prelude::*;
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// `a · b`, with `block` the identity from accumulator to result.
+pub fn matmul(call: &mut Call<'_>, block: &Block) -> Outcome {
+    contract(call, 1, block)
+}
+
+/// `program(a · b₀, a · b₁, …, captures)`.
+pub fn contract(call: &mut Call<'_>, lanes: usize, block: &Block) -> Outcome {
+    let a = call.view(0)?.clone();
+    let bs = (1..=lanes).map(|i| call.view(i).cloned()).collect::<Result<Vec<_>, _>>()?;
+    let captures = call.views_from(lanes + 1)?;
+    run(call, a, bs, vec![None; lanes], captures, block)
+}
+
+/// `program(x · gateᵀ + gate_bias, x · upᵀ + up_bias)`.
+pub fn dense_glu(call: &mut Call<'_>, block: &Block) -> Outcome {
+    let x = call.view(0)?.clone();
+    let weights = [1, 3].map(|i| call.view(i).map(|w| w.permute(&[1, 0])));
+    let [gate, up] = weights;
+    let biases = vec![call.optional(2).cloned(), call.optional(4).cloned()];
+    // A vector is a matrix of one row.
+    let x = if x.shape.len() == 1 { x.broadcast(&[1, x.shape[0]]) } else { x };
+    run(call, x, vec![gate?, up?], biases, vec![], block)
+}
+
+fn run<'a>(
+    call: &mut Call<'a>,
+    a: View<'a>,
+    bs: Vec<View<'a>>,
+    biases: Vec<Option<View<'a>>>,
+    captures: Vec<View<'a>>,
+    block: &Block,
+) -> Outcome {
+    with_number!(a.dtype, T => run_in::<T>(call, a, bs, biases, captures, block))
+}
+
+/// The batches of a view's last two dims, broadcast against the output's.
+struct Batches<'a> {
+    view: View<'a>,
+    rank: usize,
+}
+
+impl<'a> Batches<'a> {
+    /// Leading dims that the batch lacks have an extent of 1.
+    fn new(view: &View<'a>, batch: &[usize]) -> Batches<'a> {
+        let rank = view.shape.len();
+        let extra = (rank - 2).saturating_sub(batch.len());
+        let matrix = View { shape: view.shape[extra..].into(), strides: view.strides[extra..].into(), ..view.clone() };
+        let shape: Extents = batch.iter().chain(&view.shape[rank - 2..]).copied().collect();
+        Batches { view: matrix.broadcast(&shape), rank: batch.len() }
+    }
+
+    fn get(&self, mut index: usize) -> View<'a> {
+        let mut offset = self.view.offset;
+        for i in (0..self.rank).rev() {
+            offset += index % self.view.shape[i] * self.view.strides[i];
+            index /= self.view.shape[i];
+        }
+        let (shape, strides) = (self.view.shape[self.rank..].into(), self.view.strides[self.rank..].into());
+        View { shape, strides, offset, ..self.view.clone() }
+    }
+}
+
+fn run_in<'a, T: Number>(
+    call: &mut Call<'a>,
+    a: View<'a>,
+    bs: Vec<View<'a>>,
+    biases: Vec<Option<View<'a>>>,
+    captures: Vec<View<'a>>,
+    block: &Block,
+) -> Outcome {
+    if (0..bs.len()).any(|i| block.param_class(i) != T::CLASS) || bs.iter().any(|b| Class::of(b.dtype) != Some(T::CLASS)) {
+        return Ok(Taken::Refused);
+    }
+    let mut shape = call.outputs[0].shape.clone();
+    if shape.len() == 1 {
+        shape.insert(0, 1);
+    }
+    let (batch, matrix) = shape.split_at(shape.len() - 2);
+    let (m, n, k) = (matrix[0], matrix[1], a.shape[a.shape.len() - 1]);
+    let (batch, m, a) = fold_rows(batch, m, a, &bs);
+    let copies: usize = batch.iter().product();
+    let a = Batches::new(&a, &batch);
+    let bs: Vec<Batches<'a>> = bs.iter().map(|b| Batches::new(b, &batch)).collect();
+    let biases: Vec<Option<Vec<T>>> = biases.iter().map(|bias| bias.as_ref().map(|bias| read_all(bias))).collect();
+    let captures: Vec<Source<'a>> = captures.iter().map(|c| Source::new(&c.broadcast(&shape))).collect();
+    let (rows, cols) = tiling(m, n, copies);
+    let tasks: Vec<(usize, Range<usize>, Range<usize>)> = (0..copies)
+        .flat_map(|copy| ranges(n, cols).flat_map(move |c| ranges(m, rows).map(move |r| (copy, r, c.clone()))))
+        .collect();
+    let epilogue = Epilogue { block, captures, outputs: call.shared() };
+    let defined = AtomicBool::new(true);
+    tasks.into_par_iter().for_each_init(Scratch::default, |scratch: &mut Scratch<T>, (copy, r, c)| {
+        let left = Panel::of(&a.get(copy), r.clone(), 0..k, &mut scratch.a);
+        scratch.tiles.resize_with(bs.len(), Vec::new);
+        for (b, tile) in bs.iter().zip(&mut scratch.tiles) {
+            tile.resize((r.len() * c.len()).max(tile.len()), T::default());
+            multiply(left, Panel::of(&b.get(copy), 0..k, c.clone(), &mut scratch.b), tile, c.len());
+        }
+        let lanes: Vec<Lane<'_, T>> = scratch
+            .tiles
+            .iter()
+            .zip(&biases)
+            .map(|(tile, bias)| Lane { tile, bias: bias.as_ref().map(|bias| &bias[c.clone()]) })
+            .collect();
+        // SAFETY: tasks cover disjoint blocks of the output.
+        let whole = unsafe { epilogue.apply(&lanes, r, c.len(), |row| (copy * m + row) * n + c.start) };
+        if !whole {
+            defined.store(false, Ordering::Relaxed);
+        }
+    });
+    Ok(if defined.into_inner() { Taken::Done } else { Taken::Refused })
+}
+
+struct Scratch<T> {
+    a: Vec<T>,
+    b: Vec<T>,
+    tiles: Vec<Vec<T>>,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Scratch<T> {
+        Scratch { a: Vec::new(), b: Vec::new(), tiles: Vec::new() }
+    }
+}
+
+/// All elements of a view.
+pub fn read_all<T: Number>(view: &View<'_>) -> Vec<T> {
+    let mut all = vec![T::default(); view.numel()];
+    Source::new(view).read(0, &mut all);
+    all
+}
+
+/// Where no b has batches, a's batches are further rows, if its strides allow: one large product instead of many small ones.
+fn fold_rows<'a>(batch: &[usize], m: usize, a: View<'a>, bs: &[View<'a>]) -> (Extents, usize, View<'a>) {
+    let rank = a.shape.len();
+    let unbatched = bs.iter().all(|b| b.shape[..b.shape.len() - 2].iter().all(|&extent| extent == 1));
+    let same = a.shape[..rank - 2] == *batch;
+    let outer = View { shape: a.shape[..rank - 1].into(), strides: a.strides[..rank - 1].into(), ..a.clone() };
+    match outer.runs().single() {
+        Some(stride) if unbatched && same && !batch.is_empty() => {
+            let rows = batch.iter().product::<usize>() * m;
+            let (k, last) = (a.shape[rank - 1], a.strides[rank - 1]);
+            (
+                Extents::new(),
+                rows,
+                View { shape: Extents::from_slice(&[rows, k]), strides: Extents::from_slice(&[stride, last]), ..a },
+            )
+        }
+        _ => (batch.into(), m, a),
+    }
+}

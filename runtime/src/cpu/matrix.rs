@@ -1,0 +1,146 @@
+//! Matrix products of blocks, over the `gemm` crate. Halves are widened block by block and accumulate in f32.
+
+use super::{block::File, convert::Class, vector::Vector, view::View};
+use eglu_ir::DType;
+use std::ops::Range;
+
+/// A type that products are computed in.
+pub trait Number: File + Vector + bytemuck::Pod {
+    /// The dtype stored as this type.
+    const DTYPE: DType;
+    /// The class of dtypes computed in this type.
+    const CLASS: Class;
+}
+
+impl Number for f32 {
+    const DTYPE: DType = DType::F32;
+    const CLASS: Class = Class::F32;
+}
+
+impl Number for f64 {
+    const DTYPE: DType = DType::F64;
+    const CLASS: Class = Class::F64;
+}
+
+/// A matrix in memory: element (i, j) is `data[i · rs + j · cs]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Panel<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    cols: usize,
+    rs: usize,
+    cs: usize,
+}
+
+impl<'a, T: Number> Panel<'a, T> {
+    /// A row-major matrix without gaps.
+    pub fn dense(data: &'a [T], rows: usize, cols: usize) -> Panel<'a, T> {
+        assert!(data.len() >= rows * cols);
+        Panel { data, rows, cols, rs: cols, cs: 1 }
+    }
+
+    /// Part of a 2-d view: in place where it is stored in this type, else widened into `scratch`.
+    pub fn of<'b: 'a>(view: &View<'b>, rows: Range<usize>, cols: Range<usize>, scratch: &'a mut Vec<T>) -> Panel<'a, T> {
+        let (rs, cs) = (view.strides[0], view.strides[1]);
+        let offset = view.offset + rows.start * rs + cols.start * cs;
+        let (rows, cols) = (rows.len(), cols.len());
+        if rows * cols == 0 {
+            return Panel { data: &[], rows, cols, rs, cs };
+        }
+        if view.dtype == T::DTYPE {
+            return Panel { data: &bytemuck::cast_slice(view.bytes)[offset..], rows, cols, rs, cs };
+        }
+        scratch.resize(rows * cols, T::default());
+        // The dim that is contiguous in memory stays contiguous.
+        let by_columns = rs == 1 && cs != 1;
+        let (outer, inner, outer_stride, stride) = if by_columns { (cols, rows, cs, rs) } else { (rows, cols, rs, cs) };
+        for (i, line) in scratch.chunks_exact_mut(inner).take(outer).enumerate() {
+            T::load(view.dtype, view.bytes, offset + i * outer_stride, stride, line);
+        }
+        let (rs, cs) = if by_columns { (1, rows) } else { (cols, 1) };
+        Panel { data: scratch, rows, cols, rs, cs }
+    }
+
+    fn check(&self) {
+        let last = self.rows.saturating_sub(1) * self.rs + self.cols.saturating_sub(1) * self.cs;
+        assert!(self.rows * self.cols == 0 || last < self.data.len(), "a {}×{} matrix leaves its memory", self.rows, self.cols);
+    }
+}
+
+/// `out = a · b`, on this thread; row i of `out` starts at `out[i · out_rs]`.
+pub fn multiply<T: Number>(a: Panel<'_, T>, b: Panel<'_, T>, out: &mut [T], out_rs: usize) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    assert_eq!(k, b.rows, "inner extents");
+    if m * n == 0 {
+        return;
+    }
+    assert!(n <= out_rs && (m - 1) * out_rs + n <= out.len(), "a {m}×{n} product leaves its memory");
+    if k == 0 {
+        return out.chunks_mut(out_rs).take(m).for_each(|row| row[..n].fill(T::default()));
+    }
+    a.check();
+    b.check();
+    // SAFETY: all three matrices lie within their slices, as checked above, and `out` is borrowed exclusively.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            out_rs as isize,
+            false,
+            a.data.as_ptr(),
+            a.cs as isize,
+            a.rs as isize,
+            b.data.as_ptr(),
+            b.cs as isize,
+            b.rs as isize,
+            T::zero(),
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// Runs the body with `$t` the type that products of a dtype are computed in; refuses other dtypes.
+macro_rules! with_number {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $crate::cpu::convert::Class::of($dtype) {
+            Some($crate::cpu::convert::Class::F32) => {
+                type $t = f32;
+                $body
+            }
+            Some($crate::cpu::convert::Class::F64) => {
+                type $t = f64;
+                $body
+            }
+            _ => Ok($crate::cpu::call::Taken::Refused),
+        }
+    };
+}
+pub(crate) use with_number;
+
+/// How a product is cut into tasks: rows and columns of one task's block.
+///
+/// Blocks are small enough to stay in a second-level cache until their epilogue has run, and large enough that packing them costs little
+/// beside the product; `copies` is how many equal products there are.
+pub fn tiling(m: usize, n: usize, copies: usize) -> (usize, usize) {
+    const ROWS: usize = 256;
+    const COLS: usize = 512;
+    const LEAST: usize = 64;
+    let rows = m.clamp(1, ROWS);
+    let tasks = 3 * rayon::current_num_threads();
+    let others = (m.div_ceil(rows) * copies).max(1);
+    let parts = tasks.div_ceil(others).max(n.div_ceil(COLS)).max(1);
+    let cols = n.div_ceil(parts).next_multiple_of(LEAST).min(n.max(1));
+    (rows, cols)
+}
+
+/// The ranges of `step` elements that make up `0..len`.
+pub fn ranges(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    (0..len).step_by(step.max(1)).map(move |start| start..(start + step).min(len))
+}

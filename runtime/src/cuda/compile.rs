@@ -1,0 +1,191 @@
+//! Sources to cubins: in parallel, each source once per process and, by way of the disk cache, once per machine.
+
+use super::{
+    CudaError,
+    cache::{self, Cache, Key},
+    nvrtc::Nvrtc,
+};
+use eglu_codegen::cuda::Module;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, LazyLock, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// A compiled translation unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cubin {
+    /// The machine code, an ELF file.
+    pub image: Arc<[u8]>,
+    /// What the compiler said of it.
+    pub log: Arc<str>,
+}
+
+/// What one kernel takes of a multiprocessor, as `ptxas` reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelUse {
+    /// The kernel's name.
+    pub entry: String,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of a thread's stack in local memory.
+    pub stack_bytes: u32,
+    /// Bytes stored to and loaded from local memory for want of registers.
+    pub spill_bytes: u32,
+}
+
+/// A source the compiler refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the kernel source `{module}` does not compile for {arch}: {}\nThis is a defect of eglu: please report it with the output of `eglu emit`.",
+    excerpt(log, source_text)
+)]
+pub struct CompileError {
+    /// The module's name.
+    pub module: String,
+    /// For which architecture.
+    pub arch: String,
+    /// Everything the compiler said.
+    pub log: String,
+    /// The source, for the line the log names.
+    pub source_text: String,
+}
+
+/// Compiles each module for `arch` (`sm_80`, `sm_90a`, …), in the order given.
+///
+/// Results are kept in memory and in the cache folder. No fast-math option is given, so arithmetic is IEEE's.
+pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> {
+    compile_into(modules, arch, &Cache::from_env(&|name| std::env::var_os(name)))
+}
+
+/// [`compile`] with another disk cache.
+pub(crate) fn compile_into(modules: &[Module], arch: &str, cache: &Cache) -> Result<Vec<Cubin>, CudaError> {
+    let nvrtc = Nvrtc::open()?;
+    let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = modules.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let (at, Some(module)) = next_of(&next, modules) {
+            // Each slot is taken by one thread only.
+            let _ = slots[at].set(compile_one(nvrtc, module, arch, cache));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(modules.len());
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // The compiler recurses over expressions: give it the stack of a main thread. Without a thread, the others do its share.
+            let _ = std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
+}
+
+fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a Module>) {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    (at, modules.get(at))
+}
+
+fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
+    static MEMORY: LazyLock<Mutex<HashMap<Key, Cubin>>> = LazyLock::new(Mutex::default);
+    let options = [
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".into(),
+        "-default-device".into(),
+        "-lineinfo".into(),
+        "--ptxas-options=-v".into(),
+    ];
+    let (major, minor) = nvrtc.version();
+    let key = cache::key(&[&module.name, &module.source, &options.join(" "), &format!("NVRTC {major}.{minor}")]);
+    let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cubin) = memory().get(&key) {
+        return Ok(cubin.clone());
+    }
+    let (log, image) = match cache.read(&key) {
+        Some(entry) => entry,
+        None => {
+            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options);
+            let failed = |log: String| CompileError {
+                module: module.name.clone(),
+                arch: arch.into(),
+                log,
+                source_text: module.source.clone(),
+            };
+            let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
+            let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
+            cache.write(&key, &compiled.log, &image);
+            (compiled.log, image)
+        }
+    };
+    let cubin = Cubin { image: image.into(), log: log.into() };
+    memory().insert(key, cubin.clone());
+    Ok(cubin)
+}
+
+impl Cubin {
+    /// What its kernels use, from the compiler's log, in the log's order.
+    pub fn uses(&self) -> Vec<KernelUse> {
+        let mut uses: Vec<KernelUse> = vec![];
+        for line in self.log.lines() {
+            if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+                let entry = rest.split('\'').next().unwrap_or_default().to_string();
+                uses.push(KernelUse { entry, ..KernelUse::default() });
+                continue;
+            }
+            let Some(last) = uses.last_mut() else { continue };
+            let before = |what: &str| {
+                let (head, _) = line.split_once(what)?;
+                head.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+            };
+            last.registers = before(" registers").unwrap_or(last.registers);
+            last.stack_bytes = before(" bytes stack frame").unwrap_or(last.stack_bytes);
+            let spills = before(" bytes spill stores").unwrap_or(0) + before(" bytes spill loads").unwrap_or(0);
+            last.spill_bytes = last.spill_bytes.max(spills);
+        }
+        uses
+    }
+}
+
+/// The first error of a log, with the source line it names.
+fn excerpt(log: &str, source: &str) -> String {
+    let error = log.lines().find(|line| line.contains("error")).or_else(|| log.lines().next()).unwrap_or("no reason given");
+    // `name.cu(12): error: …`
+    let number = error.split_once('(').and_then(|(_, rest)| rest.split_once(')')?.0.parse::<usize>().ok());
+    let line = number.and_then(|n| source.lines().nth(n.checked_sub(1)?));
+    match line {
+        Some(line) => format!("{error}\n    {}", line.trim()),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_kernels_use() {
+        let log = "ptxas info    : 0 bytes gmem\n\
+            ptxas info    : Compiling entry function 'first' for 'sm_90a'\n\
+            ptxas info    : Function properties for first\n    \
+            16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n\
+            ptxas info    : Used 168 registers, used 1 barriers\n\
+            ptxas info    : Compiling entry function 'second' for 'sm_90a'\n\
+            ptxas info    : Used 10 registers, 400 bytes cmem[0]";
+        let cubin = Cubin { image: Arc::new([]), log: log.into() };
+        let kernel = |entry: &str, registers, stack_bytes, spill_bytes| KernelUse {
+            entry: entry.into(),
+            registers,
+            stack_bytes,
+            spill_bytes,
+        };
+        assert_eq!(cubin.uses(), [kernel("first", 168, 16, 20), kernel("second", 10, 0, 0)]);
+    }
+
+    #[test]
+    fn errors_quote_the_line() {
+        let text = excerpt("k.cu(2): error: identifier \"y\" is undefined", "int x;\n  x = y;\n");
+        assert_eq!(text, "k.cu(2): error: identifier \"y\" is undefined\n    x = y;");
+        assert_eq!(excerpt("", ""), "no reason given");
+    }
+}

@@ -1,0 +1,268 @@
+//! A model of the driver on the host, for tests: device memory is host memory, kernels are closures, errors come on request.
+//!
+//! Pointers come from the code under test, which keeps the contracts of the driver API; tests run under them as they would on a device.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::{
+    context::Context,
+    device::DeviceFacts,
+    driver::{Api, Driver},
+};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
+use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream};
+use std::{
+    collections::BTreeMap,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use CUresult::{CUDA_ERROR_INVALID_VALUE as INVALID, CUDA_ERROR_OUT_OF_MEMORY as NO_MEMORY, CUDA_SUCCESS as OK};
+
+/// The parameters of a launch.
+pub(super) struct Params(*mut *mut c_void);
+
+impl Params {
+    /// Parameter `i` as an integer.
+    pub(super) fn int(&self, i: usize) -> usize {
+        // SAFETY: tests ask for parameters that their plans pass; each is 8 bytes.
+        unsafe { *(*self.0.add(i)).cast::<u64>() as usize }
+    }
+
+    /// Parameter `i` as an address of `n` floats.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) fn floats(&self, i: usize, n: usize) -> &mut [f32] {
+        // SAFETY: fake device memory is host memory, and fake kernels run one at a time.
+        unsafe { std::slice::from_raw_parts_mut(self.int(i) as *mut f32, n) }
+    }
+}
+
+type Kernel = Box<dyn Fn(&Params) + Send + Sync>;
+
+/// What a test sees and steers.
+#[derive(Default)]
+pub(super) struct State {
+    /// Live allocations, by address.
+    memory: BTreeMap<u64, Vec<u128>>,
+    /// Bytes there are.
+    pub(super) total: usize,
+    /// Names of the kernels launched, in order.
+    pub(super) launched: Vec<String>,
+    /// Dynamic shared memory granted, by kernel.
+    pub(super) shared: BTreeMap<String, i32>,
+    /// The error that waiting gives once this many kernels were launched.
+    pub(super) fault: Option<(usize, CUresult)>,
+    /// Objects made and not yet destroyed: streams, events, modules.
+    pub(super) objects: i64,
+}
+
+impl State {
+    /// Bytes allocated, and objects alive.
+    pub(super) fn usage(&self) -> (usize, i64) {
+        (self.used(), self.objects)
+    }
+
+    fn used(&self) -> usize {
+        self.memory.values().map(|block| block.len() * 16).sum()
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Fake {
+    state: Arc<Mutex<State>>,
+    kernels: Arc<Vec<(String, Kernel)>>,
+}
+
+impl Fake {
+    /// A device with these kernels, `total` bytes of memory, and the facts of an H200.
+    pub(super) fn new(total: usize, kernels: Vec<(&str, Kernel)>) -> Fake {
+        let kernels = kernels.into_iter().map(|(name, kernel)| (name.to_string(), kernel)).collect();
+        Fake { state: Arc::new(Mutex::new(State { total, ..State::default() })), kernels: Arc::new(kernels) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(super) fn context(&self) -> Arc<Context> {
+        let driver = Arc::new(Driver::with(Box::new(self.clone())).unwrap());
+        let (facts, _) = DeviceFacts::read(&driver, 0).unwrap();
+        Context::with(driver, Arc::new(facts)).unwrap()
+    }
+
+    fn block(&self, address: u64, bytes: usize) -> bool {
+        let state = self.state();
+        let block = state.memory.range(..=address).next_back();
+        block.is_some_and(|(start, block)| address + bytes as u64 <= start + (block.len() * 16) as u64)
+    }
+
+    fn waited(&self) -> CUresult {
+        let state = self.state();
+        state.fault.filter(|(after, _)| state.launched.len() >= *after).map_or(OK, |(_, code)| code)
+    }
+
+    fn made<T>(&self, to: *mut *mut T) -> CUresult {
+        let mut state = self.state();
+        state.objects += 1;
+        // SAFETY: the caller passes a valid pointer.
+        unsafe { *to = state.objects as usize as *mut T };
+        OK
+    }
+
+    fn destroyed(&self) -> CUresult {
+        self.state().objects -= 1;
+        OK
+    }
+}
+
+#[allow(unused_variables)]
+impl Api for Fake {
+    unsafe fn cuInit(&self, flags: c_uint) -> CUresult {
+        OK
+    }
+    unsafe fn cuDriverGetVersion(&self, version: *mut c_int) -> CUresult {
+        unsafe { *version = 13_000 };
+        OK
+    }
+    unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> CUresult {
+        unsafe { *count = 1 };
+        OK
+    }
+    unsafe fn cuDeviceGet(&self, device: *mut CUdevice, ordinal: c_int) -> CUresult {
+        unsafe { *device = ordinal };
+        OK
+    }
+    unsafe fn cuDeviceGetName(&self, name: *mut c_char, len: c_int, device: CUdevice) -> CUresult {
+        let text = c"Fake H200";
+        unsafe { name.copy_from(text.as_ptr(), text.to_bytes_with_nul().len()) };
+        OK
+    }
+    unsafe fn cuDeviceGetAttribute(&self, value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice) -> CUresult {
+        use CUdevice_attribute::*;
+        let known = match attribute {
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 132,
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 232_448,
+            CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => 1 << 16,
+            _ => return INVALID,
+        };
+        unsafe { *value = known };
+        OK
+    }
+    unsafe fn cuDeviceTotalMem_v2(&self, bytes: *mut usize, device: CUdevice) -> CUresult {
+        unsafe { *bytes = self.state().total };
+        OK
+    }
+    unsafe fn cuMemGetInfo_v2(&self, free: *mut usize, total: *mut usize) -> CUresult {
+        let state = self.state();
+        unsafe { (*free, *total) = (state.total - state.used(), state.total) };
+        OK
+    }
+    unsafe fn cuGetErrorName(&self, error: CUresult, name: *mut *const c_char) -> CUresult {
+        INVALID
+    }
+    unsafe fn cuGetErrorString(&self, error: CUresult, text: *mut *const c_char) -> CUresult {
+        INVALID
+    }
+    unsafe fn cuDevicePrimaryCtxRetain(&self, context: *mut CUcontext, device: CUdevice) -> CUresult {
+        unsafe { *context = 1 as CUcontext };
+        OK
+    }
+    unsafe fn cuCtxSetCurrent(&self, context: CUcontext) -> CUresult {
+        OK
+    }
+    unsafe fn cuStreamCreate(&self, stream: *mut CUstream, flags: c_uint) -> CUresult {
+        self.made(stream)
+    }
+    unsafe fn cuStreamDestroy_v2(&self, stream: CUstream) -> CUresult {
+        self.destroyed()
+    }
+    unsafe fn cuStreamSynchronize(&self, stream: CUstream) -> CUresult {
+        self.waited()
+    }
+    unsafe fn cuEventCreate(&self, event: *mut CUevent, flags: c_uint) -> CUresult {
+        self.made(event)
+    }
+    unsafe fn cuEventDestroy_v2(&self, event: CUevent) -> CUresult {
+        self.destroyed()
+    }
+    unsafe fn cuEventRecord(&self, event: CUevent, stream: CUstream) -> CUresult {
+        OK
+    }
+    unsafe fn cuEventElapsedTime(&self, milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
+        unsafe { *milliseconds = 2.0 };
+        OK
+    }
+    unsafe fn cuMemAlloc_v2(&self, address: *mut CUdeviceptr, bytes: usize) -> CUresult {
+        let mut state = self.state();
+        if bytes > state.total - state.used() {
+            return NO_MEMORY;
+        }
+        // Not zeroed to look fresh: a kernel that reads what was never written gets odd values.
+        let block = vec![0x7fa0_0bad_7fa0_0bad_7fa0_0bad_7fa0_0badu128; bytes.div_ceil(16)];
+        let start = block.as_ptr() as u64;
+        state.memory.insert(start, block);
+        unsafe { *address = start };
+        OK
+    }
+    unsafe fn cuMemFree_v2(&self, address: CUdeviceptr) -> CUresult {
+        self.state().memory.remove(&address).map_or(INVALID, |_| OK)
+    }
+    unsafe fn cuMemcpyHtoDAsync_v2(&self, to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) -> CUresult {
+        if !self.block(to, bytes) {
+            return INVALID;
+        }
+        unsafe { (to as *mut u8).copy_from(from.cast(), bytes) };
+        OK
+    }
+    unsafe fn cuMemcpyDtoHAsync_v2(&self, to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
+        if !self.block(from, bytes) {
+            return INVALID;
+        }
+        unsafe { to.cast::<u8>().copy_from(from as *const u8, bytes) };
+        OK
+    }
+    unsafe fn cuMemsetD8Async(&self, to: CUdeviceptr, value: u8, bytes: usize, stream: CUstream) -> CUresult {
+        if !self.block(to, bytes) {
+            return INVALID;
+        }
+        unsafe { (to as *mut u8).write_bytes(value, bytes) };
+        OK
+    }
+    unsafe fn cuModuleLoadData(&self, module: *mut CUmodule, image: *const c_void) -> CUresult {
+        self.made(module)
+    }
+    unsafe fn cuModuleUnload(&self, module: CUmodule) -> CUresult {
+        self.destroyed()
+    }
+    unsafe fn cuModuleGetFunction(&self, function: *mut CUfunction, module: CUmodule, name: *const c_char) -> CUresult {
+        let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
+        let Some(at) = self.kernels.iter().position(|(kernel, _)| kernel == name) else { return CUresult::CUDA_ERROR_NOT_FOUND };
+        unsafe { *function = (at + 1) as CUfunction };
+        OK
+    }
+    unsafe fn cuFuncSetAttribute(&self, function: CUfunction, attribute: CUfunction_attribute, value: c_int) -> CUresult {
+        let name = self.kernels[function as usize - 1].0.clone();
+        self.state().shared.insert(name, value);
+        OK
+    }
+    unsafe fn cuLaunchKernel(
+        &self,
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: CUstream,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> CUresult {
+        let (name, kernel) = &self.kernels[function as usize - 1];
+        self.state().launched.push(name.clone());
+        kernel(&Params(params));
+        OK
+    }
+}

@@ -1,0 +1,131 @@
+//! Measuring runs with events.
+
+use super::{CudaError, context::DeviceMemory, executable::CudaExecutable, session::Session, stream::Event};
+use crate::{RunTime, RuntimeError, StepTime, Timed};
+use cudarc::driver::sys::CUresult;
+use eglu_ir::{Bindings, Tensor};
+use std::time::Instant;
+
+/// A plan with its inputs on the device.
+pub(super) struct CudaTimed<'a> {
+    executable: &'a CudaExecutable,
+    /// Always there until dropped.
+    session: Option<Session>,
+    bindings: Bindings,
+    /// Written before each run, so that the second-level cache holds nothing of the plan.
+    flush: DeviceMemory,
+    start: Event,
+    end: Event,
+    /// What the last run's launches took the host, seconds.
+    host_seconds: f64,
+}
+
+impl<'a> CudaTimed<'a> {
+    pub(super) fn new(
+        executable: &'a CudaExecutable,
+        inputs: &[Tensor],
+        bindings: &Bindings,
+    ) -> Result<CudaTimed<'a>, RuntimeError> {
+        let session = executable.session(bindings)?;
+        session.upload(&executable.loaded, inputs)?;
+        session.wait(&executable.loaded)?;
+        let context = &executable.context;
+        // Twice the cache: half of it may be set aside for another partition's data.
+        let flush = context.allocate(2 * context.facts.l2_bytes, "flushing the cache")?;
+        let (start, end) = (Event::new(context)?, Event::new(context)?);
+        Ok(CudaTimed { executable, session: Some(session), bindings: bindings.clone(), flush, start, end, host_seconds: 0.0 })
+    }
+
+    fn session(&self) -> Result<&Session, CudaError> {
+        let gone =
+            || CudaError::Inconsistent { plan: self.executable.loaded.plan.plan.name.clone(), why: "the session is gone".into() };
+        self.session.as_ref().ok_or_else(gone)
+    }
+
+    fn flush_cache(&self, session: &Session) -> Result<(), CudaError> {
+        let filled = session.stream.fill(self.flush.address(), 0, self.flush.bytes());
+        filled.map_err(|code| session.failure(&self.executable.loaded, "flushing the cache", None, code))
+    }
+
+    fn timing(&self, session: &Session) -> impl Fn(CUresult) -> CudaError {
+        |code| session.failure(&self.executable.loaded, "timing a run", None, code)
+    }
+}
+
+impl Timed for CudaTimed<'_> {
+    fn time_run(&mut self) -> Result<RunTime, RuntimeError> {
+        let (session, loaded) = (self.session()?, &self.executable.loaded);
+        self.executable.context.enter()?;
+        self.flush_cache(session)?;
+        self.start.record(&session.stream).map_err(self.timing(session))?;
+        let clock = Instant::now();
+        session.launch(loaded)?;
+        let host_seconds = clock.elapsed().as_secs_f64();
+        self.end.record(&session.stream).map_err(self.timing(session))?;
+        session.wait(loaded)?;
+        let seconds = self.end.seconds_since(&self.start).map_err(self.timing(session))?;
+        self.host_seconds = host_seconds;
+        Ok(RunTime { seconds, host_seconds })
+    }
+
+    fn time_steps(&mut self) -> Result<Vec<StepTime>, RuntimeError> {
+        let (session, loaded) = (self.session()?, &self.executable.loaded);
+        let context = &self.executable.context;
+        context.enter()?;
+        let bound = session.bound()?;
+        let mut marks: Vec<Event> = vec![];
+        let mut steps: Vec<usize> = vec![];
+        // The host must stay ahead of the device, or the time between two events is the host's: keep the device busy while the queue fills.
+        let pass_seconds = self.flush.bytes() as f64 / context.facts.profile().bandwidth;
+        let passes = (3.0 * self.host_seconds / pass_seconds.max(1e-6)).ceil().clamp(1.0, 200.0);
+        for _ in 0..passes as usize {
+            self.flush_cache(session)?;
+        }
+        let mark = |marks: &mut Vec<Event>| {
+            let event = Event::new(context)?;
+            event.record(&session.stream).map_err(self.timing(session))?;
+            marks.push(event);
+            Ok::<(), CudaError>(())
+        };
+        mark(&mut marks)?;
+        for (i, call) in bound.calls.iter().enumerate() {
+            let step = loaded.plan.launches[bound.launch_of[i]].step;
+            if steps.last().is_some_and(|&last| last != step) {
+                mark(&mut marks)?;
+            }
+            if steps.last() != Some(&step) {
+                steps.push(step);
+            }
+            session.launch_one(loaded, bound, i, call)?;
+        }
+        mark(&mut marks)?;
+        session.wait(loaded)?;
+        let mut times = vec![];
+        for (&step, pair) in steps.iter().zip(marks.windows(2)) {
+            let seconds = pair[1].seconds_since(&pair[0]).map_err(self.timing(session))?;
+            let name = loaded.plan.plan.steps.get(step).map_or_else(|| "?".into(), |step| step.name.clone());
+            times.push(StepTime { step, name, seconds });
+        }
+        Ok(times)
+    }
+
+    fn outputs(&mut self) -> Result<Vec<Tensor>, RuntimeError> {
+        self.executable.context.enter()?;
+        self.session()?.download(&self.executable.loaded, &self.bindings)
+    }
+
+    fn memory(&self) -> (u64, u64) {
+        self.session().and_then(Session::bound).map_or((0, 0), |bound| (bound.memory.peak, bound.memory.sum))
+    }
+}
+
+impl Drop for CudaTimed<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take()
+            && self.executable.context.enter().is_ok()
+            && session.stream.wait().is_ok()
+        {
+            self.executable.give_back(session);
+        }
+    }
+}

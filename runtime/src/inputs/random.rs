@@ -1,0 +1,123 @@
+//! Random contents, the same for the same seed.
+
+use super::{InputError, Routing, Spec, defaults};
+use eglu_codegen::Plan;
+use eglu_ir::{
+    Bindings, DType, Tensor,
+    eval::{EvalOperand, eval_op},
+    ops::Cast,
+};
+use indexmap::IndexMap;
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand_distr::{Distribution, StandardNormal};
+
+/// Inputs of the plan in signature order: `specs` by position, the rest by [`defaults`].
+pub fn generate(
+    plan: &Plan,
+    bindings: &Bindings,
+    specs: &IndexMap<usize, Spec>,
+    routing: Routing,
+    seed: u64,
+) -> Result<Vec<Tensor>, InputError> {
+    if let Some(&index) = specs.keys().find(|&&index| index >= plan.inputs.len()) {
+        return Err(InputError::Index { model: plan.name.clone(), index, count: plan.inputs.len() });
+    }
+    let defaults = defaults(plan, bindings)?;
+    plan.inputs
+        .iter()
+        .enumerate()
+        .map(|(index, input)| {
+            let spec = specs.get(&index).copied().unwrap_or(defaults[index]);
+            let shape = input.ty.concrete(bindings)?;
+            let mut rng = StdRng::seed_from_u64(seed.wrapping_add(index as u64));
+            let misfit = |why: &str| InputError::Misfit {
+                index,
+                name: input.name.clone(),
+                ty: input.ty.to_string(),
+                spec,
+                why: why.into(),
+            };
+            let numel = shape.iter().product::<usize>();
+            let real = |values: Vec<f64>| cast(DType::F64, &shape, &values, input.ty.dtype, &misfit);
+            let ints = |values: Vec<i64>| cast(DType::I64, &shape, &values, input.ty.dtype, &misfit);
+            match spec {
+                Spec::Normal => real((0..numel).map(|_| StandardNormal.sample(&mut rng)).collect()),
+                Spec::Uniform(low, high) => real((0..numel).map(|_| rng.random_range(low..=high)).collect()),
+                Spec::RandInt(low, high) => ints((0..numel).map(|_| rng.random_range(low..high)).collect()),
+                Spec::TopK(experts) => {
+                    let k = shape.last().copied().unwrap_or(1);
+                    if k as i64 > experts {
+                        return Err(misfit(&format!("a row has {k} ids, of which only {experts} can differ")));
+                    }
+                    ints(choose(&mut rng, numel.checked_div(k).unwrap_or(0), k, experts as usize, routing))
+                }
+            }
+        })
+        .collect()
+}
+
+fn cast<T: eglu_ir::tensor::Element>(
+    from: DType,
+    shape: &[usize],
+    values: &[T],
+    to: DType,
+    misfit: &dyn Fn(&str) -> InputError,
+) -> Result<Tensor, InputError> {
+    let tensor = Tensor::from_slice(from, shape, values)?;
+    let cast = Cast { dtype: to }.into();
+    match eval_op(&cast, &[EvalOperand::Tensor(&tensor)], &Bindings::new()) {
+        Ok(mut all) => Ok(all.swap_remove(0)),
+        Err(e) => Err(misfit(&e.to_string())),
+    }
+}
+
+/// `k` distinct ids below `experts` for each of `rows` rows.
+fn choose(rng: &mut StdRng, rows: usize, k: usize, experts: usize, routing: Routing) -> Vec<i64> {
+    let mut ids = Vec::with_capacity(rows * k);
+    let mut order: Vec<i64> = (0..experts as i64).collect();
+    if routing == Routing::Balanced {
+        order.shuffle(rng);
+        ids.extend((0..rows * k).map(|i| order[i % experts]));
+        return ids;
+    }
+    for _ in 0..rows {
+        // Partial Fisher-Yates by weight: each draw takes one of the ids left.
+        let mut left = order.clone();
+        for _ in 0..k {
+            let at = match routing {
+                Routing::Zipf => {
+                    let total: f64 = left.iter().map(|&id| 1.0 / (id + 1) as f64).sum();
+                    let mut draw = rng.random_range(0.0..total);
+                    let hit = left.iter().position(|&id| {
+                        draw -= 1.0 / (id + 1) as f64;
+                        draw < 0.0
+                    });
+                    hit.unwrap_or(left.len() - 1)
+                }
+                _ => rng.random_range(0..left.len()),
+            };
+            ids.push(left.swap_remove(at));
+        }
+    }
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_hold_distinct_experts() {
+        for routing in [Routing::Uniform, Routing::Zipf, Routing::Balanced] {
+            let ids = choose(&mut StdRng::seed_from_u64(1), 800, 2, 8, routing);
+            assert!(ids.chunks(2).all(|row| row[0] != row[1] && row.iter().all(|id| (0..8).contains(id))));
+            let count = |id: i64| ids.iter().filter(|&&other| other == id).count();
+            let counts: Vec<usize> = (0..8).map(count).collect();
+            match routing {
+                Routing::Balanced => assert_eq!(counts, [200; 8]),
+                Routing::Zipf => assert!(counts[0] > 2 * counts[7], "{counts:?}"),
+                Routing::Uniform => assert!(counts.iter().all(|count| (140..260).contains(count)), "{counts:?}"),
+            }
+        }
+    }
+}

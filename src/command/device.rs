@@ -1,0 +1,43 @@
+//! Devices as options name them: one to run on, or a profile to optimise for.
+
+use crate::failure::Failure;
+use eglu_codegen::cuda::Target;
+use eglu_ir::{DeviceProfile, profile};
+use eglu_runtime::{Device, cuda::DeviceFacts};
+
+/// The profile of a device of this machine.
+pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {
+    match device {
+        Device::Cpu => Ok(profile::CPU),
+        Device::Cuda(ordinal) => Ok(DeviceFacts::of(ordinal)?.profile()),
+    }
+}
+
+/// The built-in profile of that name, or that of a device of this machine (`cuda`, `cuda:N`).
+pub fn profile_named(name: &str) -> Result<DeviceProfile, Failure> {
+    if let Some(profile) = DeviceProfile::named(name) {
+        return Ok(profile.clone());
+    }
+    match name.parse() {
+        Ok(device) => profile_of(device),
+        Err(_) => Err(Failure::usage(format!("there is no device profile called `{name}`"))
+            .help("give cpu, h200 or a100, or cuda[:N] for a device of this machine")),
+    }
+}
+
+/// Architectures that code is made for, by the names NVRTC gives them.
+const ARCHITECTURES: [(&str, u32); 4] = [("sm_80", 80), ("sm_86", 86), ("sm_89", 89), ("sm_90a", 90)];
+
+/// What to emit for the architecture of that name.
+pub fn target_named(name: &str) -> Result<Target, Failure> {
+    let known = ARCHITECTURES.iter().find(|(known, _)| *known == name).map(|&(_, arch)| Target { arch });
+    known.ok_or_else(|| {
+        let names = ARCHITECTURES.map(|(name, _)| name).join(", ");
+        Failure::usage(format!("no code is made for the architecture `{name}`")).help(format!("give one of {names}"))
+    })
+}
+
+/// What to emit for a GPU: the newest architecture whose code runs on it; `None` for a CPU.
+pub fn target_of(profile: &DeviceProfile) -> Option<Target> {
+    ARCHITECTURES.iter().rev().find(|&&(_, arch)| arch <= profile.arch).map(|&(_, arch)| Target { arch })
+}

@@ -1,0 +1,88 @@
+//! `eglu emit`: CUDA sources and cubins.
+
+use super::{device, model};
+use crate::{deliver, failure::Failure, screen::show};
+use clap::Args;
+use eglu_codegen::{
+    cuda::{CudaPlan, Target, emit},
+    lower,
+};
+use eglu_ir::DeviceProfile;
+use eglu_passes::{Options, Pipeline};
+use eglu_runtime::cuda::compile;
+use std::path::PathBuf;
+
+/// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
+///
+/// No GPU is needed; NVRTC is, unless --sources-only is given. The file launches.txt says which kernels run in which order, on which grids.
+#[derive(Debug, Args)]
+pub struct Emit {
+    /// Model: .pt2 or .json
+    model: PathBuf,
+    /// Architecture: sm_80, sm_86, sm_89 or sm_90a
+    #[arg(long)]
+    arch: String,
+    /// The folder to write
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Write no cubins: NVRTC is not needed then
+    #[arg(long)]
+    sources_only: bool,
+    /// Emit each operator as a kernel of its own
+    #[arg(long)]
+    no_fuse: bool,
+}
+
+impl Emit {
+    /// Runs the subcommand.
+    pub fn run(self) -> Result<(), Failure> {
+        let target = device::target_named(&self.arch)?;
+        let imported = model::load(&self.model)?;
+        let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
+        let optimized = pipeline.run(imported.graph, &Options::new(profile_for(target)?))?;
+        let plan = emit(&lower(&optimized.graph)?, target)?;
+        let mut files = vec![("launches.txt".to_owned(), launches(&plan).into_bytes())];
+        for module in &plan.modules {
+            files.push((format!("{}.cu", module.name), module.source.clone().into_bytes()));
+        }
+        if !self.sources_only {
+            let cubins = compile(&plan.modules, &self.arch)?;
+            for (module, cubin) in plan.modules.iter().zip(&cubins) {
+                files.push((format!("{}.cubin", module.name), cubin.image.to_vec()));
+            }
+        }
+        deliver::folder(&self.output, &files, |name| {
+            name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
+        })?;
+        let cubins = if self.sources_only { "no cubins" } else { "a cubin for each" };
+        show(&format!(
+            "{}: {} launches of kernels in {} sources, {cubins}\n",
+            self.output.display(),
+            plan.launches.len(),
+            plan.modules.len()
+        ));
+        Ok(())
+    }
+}
+
+/// The profile to optimise with: that of the built-in device nearest to the architecture.
+fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
+    device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
+}
+
+/// One line for each launch.
+fn launches(plan: &CudaPlan) -> String {
+    let mut text = String::new();
+    for launch in &plan.launches {
+        let [x, y, z] = &launch.grid;
+        text += &format!(
+            "{}  {}.cu:{}  grid {x} × {y} × {z}  block {}  shared {} B\n",
+            plan.plan.steps[launch.step].name,
+            plan.modules[launch.module].name,
+            launch.entry,
+            launch.block.iter().product::<u32>(),
+            launch.shared_bytes
+        );
+    }
+    text
+}

@@ -1,0 +1,67 @@
+//! The subcommands, one file each.
+
+mod bench;
+mod device;
+mod doctor;
+mod emit;
+mod inspect;
+mod model;
+mod optimize;
+mod run;
+
+use crate::failure::Failure;
+use clap::{Parser, Subcommand};
+
+/// Fuses the mixture-of-experts blocks, GLU blocks, matmuls and reductions of exported PyTorch graphs, and runs the result.
+#[derive(Debug, Parser)]
+#[command(name = "eglu", version, max_term_width = 120, after_help = EXIT_CODES)]
+pub struct Eglu {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json).
+
+Exit codes: 0 success, 1 the model or the data is at fault or results differ, 2 bad usage, 3 the environment lacks something.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show a model: signature, dims, weights and operators
+    Inspect(inspect::Inspect),
+    /// Optimise a model and show what was fused, and what was refused and why
+    Optimize(optimize::Optimize),
+    /// Write the CUDA sources and cubins of the optimised model
+    Emit(emit::Emit),
+    /// Run a model, and compare its results with a reference
+    Run(run::Run),
+    /// Measure the fused model beside the unfused one
+    Bench(bench::Bench),
+    /// Show what this machine has and lacks: driver, devices, NVRTC
+    Doctor(doctor::Doctor),
+}
+
+impl Eglu {
+    /// Runs the subcommand.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Inspect(command) => command.run(),
+            Command::Optimize(command) => command.run(),
+            Command::Emit(command) => command.run(),
+            Command::Run(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Doctor(command) => command.run(),
+        }
+    }
+}
+
+/// A value as JSON text to read.
+fn json(value: &impl serde::Serialize) -> String {
+    // Only maps with keys that are not text, and failing `Serialize` implementations, have no JSON; reports have neither.
+    serde_json::to_string_pretty(value).map_or_else(|error| unreachable!("a report without JSON: {error}"), |text| text + "\n")
+}
+
+/// The name by which a unit variant travels in JSON.
+fn word(value: &impl serde::Serialize) -> String {
+    json(value).trim().trim_matches('"').to_owned()
+}

@@ -1,0 +1,65 @@
+//! Models as the subcommands take them: imported, with the weights they run with.
+
+use crate::failure::Failure;
+use eglu_ir::{
+    DType, Tensor,
+    import::{
+        Imported, import,
+        reference::{in_dtype, read_tensors},
+    },
+    weights::Weights,
+};
+use indexmap::IndexMap;
+use std::path::Path;
+
+/// Imports a model. The archive stays mapped as long as its weights live.
+pub fn load(path: &Path) -> Result<Imported, Failure> {
+    import(path).map_err(|cause| Failure::data(format!("cannot import `{}`", path.display())).because(cause))
+}
+
+/// Adds the tensors of a `.safetensors` file to the model's own weights, by fully qualified name.
+pub fn add_weights(imported: &mut Imported, path: &Path) -> Result<(), Failure> {
+    let more = Weights::from_safetensors(path)
+        .map_err(|cause| Failure::data(format!("cannot read the weights in `{}`", path.display())).because(cause))?;
+    imported.weights.extend(more);
+    Ok(())
+}
+
+/// Refuses a model that lacks weights.
+pub fn require_weights(imported: &Imported) -> Result<(), Failure> {
+    let missing = imported.weights.missing(&imported.graph);
+    let Some(first) = missing.first() else { return Ok(()) };
+    let others = if missing.len() > 1 { format!(" and {} more", missing.len() - 1) } else { String::new() };
+    let what = format!("`{}` has no contents for the weight `{first}`{others}", imported.graph.name);
+    Err(Failure::data(what).help("give a file that holds them with --weights FILE.safetensors"))
+}
+
+/// The tensors of a `.safetensors` file.
+pub fn tensors(path: &Path) -> Result<IndexMap<String, Tensor>, Failure> {
+    read_tensors(path).map_err(|cause| Failure::data(format!("cannot read `{}`", path.display())).because(cause))
+}
+
+/// The tensors that a file calls `KIND.0`, `KIND.1`, …, in order.
+pub fn numbered(path: &Path, kind: &str) -> Result<Vec<Tensor>, Failure> {
+    let tensors = tensors(path)?;
+    let found: Vec<Tensor> = (0..).map_while(|i| tensors.get(&format!("{kind}.{i}")).cloned()).collect();
+    let stray = tensors.keys().find(|name| {
+        let number = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('.'));
+        number.is_some_and(|number| number.parse().map_or(true, |i: usize| i >= found.len()))
+    });
+    match stray {
+        Some(name) => Err(Failure::data(format!("`{}` holds `{name}` but not `{kind}.{}`", path.display(), found.len()))
+            .help(format!("name the tensors `{kind}.0`, `{kind}.1`, … without gaps"))),
+        None => Ok(found),
+    }
+}
+
+/// Tensors with the dtypes that `wanted` says: a complex tensor travels in a file as a trailing axis of 2.
+pub fn as_declared(tensors: Vec<Tensor>, wanted: &[DType]) -> Vec<Tensor> {
+    let declared = wanted.iter().map(|&dtype| Some(dtype)).chain(std::iter::repeat(None));
+    tensors
+        .into_iter()
+        .zip(declared)
+        .map(|(tensor, dtype)| dtype.map_or(tensor.clone(), |dtype| in_dtype(tensor, dtype)))
+        .collect()
+}

@@ -1,0 +1,120 @@
+//! `eglu run`: results of a model, compared with a reference.
+
+use super::model;
+use crate::{failure::Failure, screen::show};
+use clap::Args;
+use eglu_codegen::lower;
+use eglu_ir::{DType, Graph, Tensor, graph::OutputKind, import::reference::write_tensors};
+use eglu_passes::{Options, Pipeline};
+use eglu_runtime::{
+    Device, Executable,
+    compare::{Tolerance, compare_all},
+};
+use indexmap::IndexMap;
+use std::path::{Path, PathBuf};
+
+/// Runs a model on tensors from a file.
+///
+/// Inputs are read from the tensors `input.0`, `input.1`, … in the order of the model's signature, and results are written as `output.0`, … With
+/// --expect, each result's relative error ‖out − ref‖ / ‖ref‖ is printed; exit code 1 if one is beyond its dtype's tolerance (f64 1e-12, f32 1e-5,
+/// f16 2e-3, bf16 2e-2, others exact).
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Model: .pt2 or .json
+    model: PathBuf,
+    /// Inputs, as `input.0`, `input.1`, … of a .safetensors file
+    #[arg(long, value_name = "IO.safetensors")]
+    inputs: Option<PathBuf>,
+    /// Where to write the results
+    #[arg(long, value_name = "OUT.safetensors")]
+    outputs: Option<PathBuf>,
+    /// Results to compare with, as `output.0`, `output.1`, … of a .safetensors file
+    #[arg(long, value_name = "IO.safetensors")]
+    expect: Option<PathBuf>,
+    /// Where to run: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu")]
+    device: Device,
+    /// Run each operator as a kernel of its own
+    #[arg(long)]
+    no_fuse: bool,
+    /// Weights that the archive lacks, or that replace its own, by name
+    #[arg(long, value_name = "FILE.safetensors")]
+    weights: Option<PathBuf>,
+}
+
+impl Run {
+    /// Runs the subcommand.
+    pub fn run(self) -> Result<(), Failure> {
+        let mut imported = model::load(&self.model)?;
+        if let Some(weights) = &self.weights {
+            model::add_weights(&mut imported, weights)?;
+        }
+        model::require_weights(&imported)?;
+        let inputs = self.read_inputs(&imported.graph)?;
+        let expected = self.expect.as_deref().map(model::tensors).transpose()?;
+
+        let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
+        let profile = super::device::profile_of(self.device)?;
+        let optimized = pipeline.run(imported.graph, &Options::new(profile))?;
+        let plan = lower(&optimized.graph)?;
+        let kinds: Vec<OutputKind> = plan.outputs.iter().map(|output| output.kind.clone()).collect();
+        let executable = Executable::load(plan, &imported.weights, &self.device)?;
+        let results = executable.run(&inputs)?;
+        let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
+
+        if let Some(path) = &self.outputs {
+            let names: Vec<String> = (0..results.len()).map(|i| format!("output.{i}")).collect();
+            write_tensors(path, names.iter().map(String::as_str).zip(&results))
+                .map_err(|cause| Failure::data(format!("cannot write `{}`", path.display())).because(cause))?;
+        }
+        match (self.expect, expected) {
+            (Some(path), Some(expected)) => judge(&results, &expected, &path),
+            _ => {
+                for (i, tensor) in results.iter().enumerate() {
+                    show(&format!("output.{i}  {}\n", tensor.ty()));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn read_inputs(&self, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
+        let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
+        match &self.inputs {
+            Some(path) => Ok(model::as_declared(model::numbered(path, "input")?, &wanted)),
+            None if wanted.is_empty() => Ok(Vec::new()),
+            None => Err(Failure::usage(format!("`{}` takes {} inputs, and none are given", graph.name, wanted.len())).help(
+                "give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own",
+            )),
+        }
+    }
+}
+
+/// True for what a caller gets back; mutated state is not.
+fn is_users(kind: &OutputKind) -> bool {
+    !matches!(kind, OutputKind::Mutation(_))
+}
+
+/// Prints each result's error and fails if one does not pass.
+fn judge(results: &[Tensor], expected: &IndexMap<String, Tensor>, path: &Path) -> Result<(), Failure> {
+    let differences = compare_all(results, expected)
+        .map_err(|cause| Failure::data(format!("the results cannot be compared with `{}`", path.display())).because(cause))?;
+    for (difference, out) in differences.iter().zip(results) {
+        let tolerance = match difference.tolerance {
+            Tolerance::Relative(bound) => format!("{bound:.0e}"),
+            Tolerance::Exact => "exact".to_owned(),
+        };
+        let verdict = if difference.within { "PASS" } else { "FAIL" };
+        show(&format!(
+            "{}  {}  relative error {:.3e}  tolerance {tolerance}  {verdict}\n",
+            difference.name,
+            out.ty(),
+            difference.relative
+        ));
+    }
+    match differences.iter().filter(|difference| !difference.within).count() {
+        0 => Ok(()),
+        failed => Err(Failure::data(format!("{failed} of {} outputs differ from `{}`", results.len(), path.display()))
+            .help("`--no-fuse` tells whether fusing is the cause")),
+    }
+}

@@ -1,0 +1,102 @@
+//! Output files that appear whole or not at all: written beside their place, then renamed.
+
+use crate::failure::Failure;
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// Writes a file; the path keeps its old contents where writing fails.
+pub fn file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
+    let write = || -> std::io::Result<()> {
+        let mut temporary = tempfile::NamedTempFile::new_in(folder_of(path))?;
+        temporary.write_all(contents)?;
+        readable_by_all(temporary.path())?;
+        temporary.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|cause| cannot_write(path, cause))
+}
+
+/// Writes a folder of files, by name and contents. A folder already there is replaced where `is_own` says that all it holds came from here.
+pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    let fail = |cause| cannot_write(path, cause);
+    if path.is_dir() {
+        for entry in fs::read_dir(path).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
+            if !is_own(&name) {
+                return Err(Failure::usage(format!(
+                    "`{}` holds `{name}`, which was not written by this command",
+                    path.display()
+                ))
+                .help("give a new or an empty folder with -o"));
+            }
+        }
+    }
+    let write = || -> std::io::Result<()> {
+        let temporary = tempfile::tempdir_in(folder_of(path))?;
+        for (name, contents) in files {
+            fs::write(temporary.path().join(name), contents)?;
+        }
+        readable_by_all(temporary.path())?;
+        if path.is_dir() {
+            fs::remove_dir_all(path)?;
+        }
+        fs::rename(temporary.path(), path)?;
+        // Renamed away: nothing is left for the guard to remove.
+        let _ = temporary.keep();
+        Ok(())
+    };
+    write().map_err(fail)
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Temporary files are private to their owner; results are like any other file.
+#[cfg(unix)]
+fn readable_by_all(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = if path.is_dir() { 0o755 } else { 0o644 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn readable_by_all(_path: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn cannot_write(path: &Path, cause: std::io::Error) -> Failure {
+    Failure::data(format!("cannot write `{}`", path.display()))
+        .because(cause)
+        .help("check that its folder exists and may be written to")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_foreign_files_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("out");
+        let files = [("a.cu".to_owned(), b"1".to_vec())];
+        folder(&target, &files, |name| name.ends_with(".cu")).unwrap();
+        folder(&target, &files, |name| name.ends_with(".cu")).unwrap();
+        fs::write(target.join("notes.txt"), "mine").unwrap();
+        assert!(folder(&target, &files, |name| name.ends_with(".cu")).is_err());
+        assert!(target.join("notes.txt").exists());
+    }
+
+    #[test]
+    fn a_file_in_a_missing_folder_is_an_error_that_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(file(&root.path().join("no/out.json"), b"{}").is_err());
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,151 @@
+//! What ends a command early: one error with its exit code, its cause and what to do about it.
+
+use eglu_codegen::{LowerError, cuda::EmitError};
+use eglu_ir::json::JsonError;
+use eglu_passes::PassError;
+use eglu_runtime::{Fault, RuntimeError, cuda::CudaError};
+use std::{error::Error, fmt, io::IsTerminal};
+
+/// Whose fault a failure is; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The model or the data is at fault, or results differ: 1.
+    Data,
+    /// The command was used wrongly: 2.
+    Usage,
+    /// The environment lacks something, such as a driver or a compiler: 3.
+    Environment,
+}
+
+/// An error for the user: what happened and where, its cause, and what to do.
+#[derive(Debug)]
+pub struct Failure {
+    exit: Exit,
+    what: String,
+    cause: Option<Box<dyn Error + Send + Sync>>,
+    help: Option<String>,
+}
+
+impl Failure {
+    fn new(exit: Exit, what: impl Into<String>) -> Failure {
+        Failure { exit, what: what.into(), cause: None, help: None }
+    }
+
+    /// The model or the data is at fault.
+    pub fn data(what: impl Into<String>) -> Failure {
+        Failure::new(Exit::Data, what)
+    }
+
+    /// The command was used wrongly.
+    pub fn usage(what: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, what)
+    }
+
+    /// The error behind it.
+    pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Failure {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// What the user can do.
+    pub fn help(mut self, help: impl Into<String>) -> Failure {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self.exit {
+            Exit::Data => 1,
+            Exit::Usage => 2,
+            Exit::Environment => 3,
+        }
+    }
+
+    /// The text for stderr: with colours and Unicode on a terminal, plain lines elsewhere.
+    pub fn render(&self) -> String {
+        if std::io::stderr().is_terminal() {
+            let mut text = String::new();
+            // The handler writes into a String, which cannot fail.
+            let _ = miette::GraphicalReportHandler::new().render_report(&mut text, self);
+            return text;
+        }
+        let mut text = format!("error: {self}\n");
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text += &format!("  cause: {}\n", indent(&error.to_string()));
+            cause = error.source();
+        }
+        if let Some(help) = &self.help {
+            text += &format!("  help: {}\n", indent(help));
+        }
+        text
+    }
+}
+
+fn indent(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
+    }
+}
+
+impl miette::Diagnostic for Failure {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+}
+
+impl From<PassError> for Failure {
+    fn from(error: PassError) -> Failure {
+        match error {
+            PassError::UnknownPass { .. } => Failure::usage(error.to_string()),
+            _ => Failure::data("the model cannot be optimised").because(error),
+        }
+    }
+}
+
+impl From<LowerError> for Failure {
+    fn from(error: LowerError) -> Failure {
+        Failure::data("the model has no plan").because(error)
+    }
+}
+
+impl From<EmitError> for Failure {
+    fn from(error: EmitError) -> Failure {
+        Failure::data("the model has no CUDA code").because(error)
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        let exit = match error.fault() {
+            Fault::Data => Exit::Data,
+            Fault::Usage => Exit::Usage,
+            Fault::Environment => Exit::Environment,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Failure {
+        let exit = if error.is_environment() { Exit::Environment } else { Exit::Data };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<JsonError> for Failure {
+    fn from(error: JsonError) -> Failure {
+        Failure::data("the graph has no JSON").because(error)
+    }
+}

@@ -1,0 +1,11 @@
+//! Tests of the `eglu` command as a user meets it: arguments in; exit code, text and files out.
+
+mod archive;
+mod bad_input;
+mod bench;
+mod call;
+mod emit;
+mod golden;
+mod optimize;
+mod run;
+mod usage;

@@ -1,0 +1,69 @@
+//! Every fixture with reference tensors, fused and unfused, against PyTorch's results.
+
+use super::call::{eglu, fixture};
+
+/// Each archive with the names of its reference files.
+fn references() -> Vec<(String, Vec<String>)> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let stems = names.iter().filter_map(|name| name.strip_suffix(".pt2"));
+    let references =
+        |stem: &str| names.iter().filter(|name| name.starts_with(&format!("{stem}.io"))).cloned().collect::<Vec<_>>();
+    stems.map(|stem| (format!("{stem}.pt2"), references(stem))).filter(|(_, references)| !references.is_empty()).collect()
+}
+
+#[track_caller]
+fn matches_pytorch(extra: &[&str]) {
+    let all = references();
+    assert!(all.len() >= 12 && all.iter().any(|(_, references)| references.len() == 2), "{all:?}");
+    let mut failures = Vec::new();
+    for (model, references) in &all {
+        for reference in references {
+            let io = fixture(reference);
+            let model = fixture(model);
+            let outcome = eglu(["run", &model, "--inputs", &io, "--expect", &io].iter().chain(extra));
+            if outcome.code != 0 || !outcome.stdout.contains("PASS") {
+                failures.push(format!("{reference}: exit {} {}{}", outcome.code, outcome.stdout, outcome.stderr));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn fused_results_are_pytorchs() {
+    matches_pytorch(&[]);
+}
+
+#[test]
+fn unfused_results_are_pytorchs() {
+    matches_pytorch(&["--no-fuse"]);
+}
+
+#[test]
+fn results_are_written_and_can_be_compared() {
+    let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let out = out.to_str().unwrap();
+    eglu(["run", &model, "--inputs", &io, "--outputs", out]).success();
+    eglu(["run", &model, "--inputs", &io, "--expect", out]).success();
+}
+
+#[test]
+fn weights_come_from_another_file() {
+    // The inputs file holds no weight the model knows, so its own stay in use.
+    let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    eglu(["run", &model, "--inputs", &io, "--expect", &io, "--weights", &io]).success();
+}
+
+#[test]
+fn a_missing_driver_is_the_environments_fault() {
+    use eglu::runtime::cuda::probe;
+    if probe().usable() {
+        return;
+    }
+    let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    eglu(["run", &model, "--inputs", &io, "--device", "cuda"]).error(3, &["CUDA"]);
+}
