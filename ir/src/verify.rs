@@ -117,8 +117,8 @@ fn types(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
             node: name,
             op,
             index,
-            recorded: Box::new(recorded.clone()),
-            inferred: Box::new(inferred),
+            recorded: recorded.clone().into(),
+            inferred: inferred.into(),
         });
     }
     let mut extents = node.outputs.iter().flat_map(|ty| ty.shape.iter().filter_map(Dim::as_const));

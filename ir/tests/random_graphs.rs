@@ -117,17 +117,17 @@ impl Builder {
                     _ => ty.dtype,
                 };
                 let dims = (0..ty.rank()).filter(|i| draw[4] >> i & 1 == 1).collect();
-                self.call(Reduce { kind, dims, keepdim: draw[5] % 2 == 0, dtype }, &[x.into()])
+                self.call(Reduce { kind, dims, keepdim: draw[5].is_multiple_of(2), dtype }, &[x.into()])
             }
             6 => {
                 let dtype = pick(&[DType::F32, DType::F64, DType::Bf16], draw[3]);
-                self.call(Softmax { dim, log: draw[4] % 2 == 0, dtype }, &[x.into()])?;
+                self.call(Softmax { dim, log: draw[4].is_multiple_of(2), dtype }, &[x.into()])?;
                 self.call(Cumsum { dim, dtype: ty.dtype }, &[x.into()])?;
                 self.call(RmsNorm { eps: Scalar::Float(1e-6), dtype }, &[x.into(), Operand::None])
             }
             7 => self.product(x, &ty),
             8 => {
-                let largest = draw[3] % 2 == 0;
+                let largest = draw[3].is_multiple_of(2);
                 self.call(Sort { dim, descending: largest }, &[x.into()])?;
                 self.call(TopK { k: usize::from(ty.rank() > 0), dim, largest }, &[x.into()])
             }
@@ -135,7 +135,7 @@ impl Builder {
             10 => {
                 let axes = Axes::from_slice(&[dim]);
                 self.call(Index { axes: axes.clone() }, &[x.into(), y.into()])?;
-                self.call(IndexPut { axes, accumulate: draw[4] % 2 == 0 }, &[x.into(), x.into(), y.into()])
+                self.call(IndexPut { axes, accumulate: draw[4].is_multiple_of(2) }, &[x.into(), x.into(), y.into()])
             }
             _ => {
                 self.call(Gather { dim }, &[x.into(), y.into()])?;
@@ -148,7 +148,7 @@ impl Builder {
     fn pointwise(&mut self, x: Value, y: Value, draw: Draw) -> Result<(), TestCaseError> {
         let op = pick(Pointwise::ALL, draw[2]);
         let number = pick(&[Scalar::Int(2), Scalar::Float(-0.5), Scalar::Bool(true)], draw[4]);
-        let second = if draw[5] % 3 == 0 { Operand::Scalar(number) } else { y.into() };
+        let second = if draw[5].is_multiple_of(3) { Operand::Scalar(number) } else { y.into() };
         let operands = [x.into(), second, pick(&self.pool, draw[6]).into()];
         self.call(op, &operands[..op.arity()])
     }

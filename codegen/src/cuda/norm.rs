@@ -40,7 +40,7 @@ const MERGE_ALL: &str = "template <class S>\nDEVICE void merge_all(S& state) {\n
 
 fn finish(emitter: &mut Emitter, kernel: Kernel, body: String, grid: Dim) {
     let headers = vec![Header::Math, Header::Warp, Header::Reduce];
-    let code = Code { headers, items: MERGE_ALL.into(), body, threads: [256, 1], shared_bytes: 0 };
+    let code = Code { headers, items: MERGE_ALL.into(), body, threads: [256, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(grid));
 }
 

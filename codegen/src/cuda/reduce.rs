@@ -99,7 +99,7 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, reduction: &Reduction<'_
         Share::Block => 1,
         Share::Column => 32,
     };
-    emitter.launch(kernel, Code { headers, items, body, threads, shared_bytes: 0 }, flat(outputs.ceil_div(per_block)));
+    emitter.launch(kernel, Code { headers, items, body, threads, ..Code::default() }, flat(outputs.ceil_div(per_block)));
     Ok(())
 }
 

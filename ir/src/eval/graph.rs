@@ -83,8 +83,8 @@ fn check(node: &Node, results: &[Tensor], bindings: &Bindings) -> Result<(), Eva
             return Err(EvalError::TypeMismatch {
                 node: node.name.clone(),
                 what,
-                want: Box::new(want.clone()),
-                got: Box::new(got.ty()),
+                want: want.clone().into(),
+                got: got.ty().into(),
             });
         }
     }

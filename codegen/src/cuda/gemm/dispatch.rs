@@ -38,6 +38,7 @@ pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile:
     let rows = elements(ids);
     let blocks = rows.ceil_div(IDS_PER_BLOCK);
     let counts = emitter.scratch("expert_counts", blocks.clone() * Dim::from(4 * (experts + 1)));
+    let starts = emitter.scratch("expert_starts", blocks.clone() * Dim::from(4 * (experts + 1)));
     let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
     let (tile_count, tiles, most_tiles) = tile_list(emitter, &rows, experts, tile);
     let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
@@ -58,14 +59,15 @@ pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile:
         format!("count_ids<{experts}>(id_at, {total}, {});\n", kernel.scratch("i32", counts))
     })?;
     let mut kernel = Kernel::new("expert_plan");
-    let (count, all) = (kernel.scratch("i32", counts), kernel.scratch("i32", tile_count));
-    let list = kernel.scratch("RowTile", tiles);
-    let body = format!("plan_tiles<{experts}, {tile}, {list_dropped}>({count}, {}, {all}, {list});\n", kernel.dim(&blocks));
+    let (count, start) = (kernel.scratch("const i32", counts), kernel.scratch("i32", starts));
+    let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
+    let body =
+        format!("plan_tiles<{experts}, {tile}, {list_dropped}>({count}, {}, {start}, {all}, {list});\n", kernel.dim(&blocks));
     let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
     emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
     visit(emitter, "expert_order", &|kernel, total| {
-        let counts = kernel.scratch("const i32", counts);
-        format!("place_ids<{experts}>(id_at, {total}, {counts}, {});\n", kernel.scratch("i32", order))
+        let starts = kernel.scratch("const i32", starts);
+        format!("place_ids<{experts}>(id_at, {total}, {starts}, {});\n", kernel.scratch("i32", order))
     })?;
     Ok(Dispatched { order: Some(order), tile_count, tiles, most_tiles })
 }

@@ -261,7 +261,11 @@ fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
     let grid = product.dispatched.most_tiles.clone() * columns.ceil_div(bn);
-    emitter.launch(kernel, Code { headers: main.headers(), items, body: text, threads, shared_bytes }, flat(grid));
+    emitter.launch(
+        kernel,
+        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes) },
+        flat(grid),
+    );
     Ok(())
 }
 

@@ -72,6 +72,20 @@ impl MainLoop {
         }
     }
 
+    /// Blocks that share a multiprocessor: accumulators of at most 64 a thread leave registers for two of 256 threads.
+    pub fn residents(self, lanes: usize) -> u32 {
+        match self {
+            MainLoop::Mma { .. } => 0,
+            MainLoop::Tiled { tm, tn, .. } => {
+                if tm * tn * lanes as u32 <= 64 {
+                    2
+                } else {
+                    1
+                }
+            }
+        }
+    }
+
     /// Dynamic shared memory, bytes.
     pub fn shared_bytes(self, lanes: usize) -> u32 {
         match self {
