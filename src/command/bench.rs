@@ -1,11 +1,7 @@
 //! `eglu bench`: fused beside unfused.
 
 use super::{device, model};
-use crate::{
-    deliver,
-    failure::Failure,
-    screen::show,
-};
+use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::{Plan, lower};
 use eglu_ir::{import::Imported, weights::Weights};
