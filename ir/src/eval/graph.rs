@@ -80,8 +80,12 @@ fn check(node: &Node, results: &[Tensor], bindings: &Bindings) -> Result<(), Eva
         let shape = want.concrete(bindings).map_err(|e: DimError| EvalError::Dim(e))?;
         if got.dtype() != want.dtype || got.shape() != shape {
             let what = format!("output {i}");
-            let (want, got) = (Box::new(want.clone()), Box::new(got.ty()));
-            return Err(EvalError::TypeMismatch { node: node.name.clone(), what, want, got });
+            return Err(EvalError::TypeMismatch {
+                node: node.name.clone(),
+                what,
+                want: Box::new(want.clone()),
+                got: Box::new(got.ty()),
+            });
         }
     }
     Ok(())
