@@ -112,7 +112,7 @@ fn disagreements(archive: &Path, tensors: &[PathBuf]) -> Vec<String> {
                 continue;
             }
             let error = relative_error(got, &want);
-            // An error that is NaN must not pass.
+            // Not `>`: an error that is NaN must not pass.
             if error.is_nan() || error > tolerance(got.dtype()) {
                 wrong.push(format!("output {i} ({got:?}) differs by {error:.2e}"));
             }

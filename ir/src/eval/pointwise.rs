@@ -66,6 +66,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
                 done && value.is_some()
             })
         }
+        (DType::U64, _) if op == Pointwise::SignBit => true,
         (DType::U64, _) if matches!(op, Pointwise::Abs | Pointwise::Relu) => {
             out.copy_from_slice(args[0]);
             true
@@ -89,7 +90,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
 /// Ops whose result on u64 is not that on the same bits as i64.
 fn differs_unsigned(op: Pointwise) -> bool {
     use Pointwise::*;
-    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge)
+    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge | ShiftRight)
 }
 
 fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
@@ -97,6 +98,7 @@ fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
     match op {
         FloorDiv | TruncDiv => x.checked_div(y),
         Remainder | Fmod => x.checked_rem(y),
+        ShiftRight => Some(if y < 64 { x >> y } else { 0 }),
         Maximum => Some(x.max(y)),
         Minimum => Some(x.min(y)),
         Lt => Some(u64::from(x < y)),
@@ -112,6 +114,20 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
     let truth = |t: bool| Complex64::from(f64::from(u8::from(t)));
     let f: Box<dyn Fn(Complex64, Complex64, Complex64) -> Complex64> = match op {
         Neg => Box::new(|x, _, _| -x),
+        Abs => Box::new(|x, _, _| x.norm().into()),
+        Log => Box::new(|x, _, _| x.ln()),
+        Log2 => Box::new(|x, _, _| x.ln() / std::f64::consts::LN_2),
+        Rsqrt => Box::new(|x, _, _| x.sqrt().inv()),
+        Sin => Box::new(|x, _, _| x.sin()),
+        Cos => Box::new(|x, _, _| x.cos()),
+        Tanh => Box::new(|x, _, _| x.tanh()),
+        Sigmoid => Box::new(|x, _, _| (Complex64::ONE + (-x).exp()).inv()),
+        Silu => Box::new(|x, _, _| x / (Complex64::ONE + (-x).exp())),
+        Pow => Box::new(|x, y, _| if y == Complex64::ZERO { Complex64::ONE } else { x.powc(y) }),
+        Conj => Box::new(|x, _, _| x.conj()),
+        Tan => Box::new(|x, _, _| x.tan()),
+        Sinh => Box::new(|x, _, _| x.sinh()),
+        Cosh => Box::new(|x, _, _| x.cosh()),
         Exp => Box::new(|x, _, _| x.exp()),
         Sqrt => Box::new(|x, _, _| x.sqrt()),
         Reciprocal => Box::new(|x, _, _| x.inv()),
@@ -130,16 +146,30 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
     Ok(Values::Complex((0..len).map(|i| f(at(0, i), at(1, i), at(2, i))).collect()))
 }
 
-/// An elementwise op on operands. Numbers and 0-d tensors stay in opmath, as PyTorch's kernels read them.
+/// True if PyTorch's kernels read numbers and 0-d tensors in the operands' own dtype. Other arithmetic on halves keeps them in opmath
+/// (`binary_kernel_reduced_floating_point_vec_opmath_support` in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp).
+fn rounds_operands(op: Pointwise) -> bool {
+    op.rule() == TypeRule::Compare || matches!(op, Pointwise::Remainder | Pointwise::Fmod)
+}
+
+/// An elementwise op on operands.
 pub(super) fn eval(op: Pointwise, call: &Call<'_>) -> Result<Tensor, EvalError> {
     let (shape, dtype) = (call.shape(), arithmetic(op, call.types)?);
     let len = shape.iter().product();
+    let rounded = |values: Values<'_>| values.cast(dtype, dtype);
     let args = call
         .operands
         .iter()
         .map(|operand| match operand {
-            EvalOperand::Tensor(x) => Ok(Values::load(x).converted(x.dtype(), dtype).broadcast(x.shape(), shape)),
-            EvalOperand::Scalar(scalar) => Ok(Values::splat(*scalar, dtype, len)),
+            EvalOperand::Tensor(x) => {
+                let values = Values::load(x).converted(x.dtype(), dtype);
+                let values = if x.dtype() != dtype && rounds_operands(op) { rounded(values)? } else { values };
+                Ok(values.broadcast(x.shape(), shape))
+            }
+            EvalOperand::Scalar(scalar) => {
+                let number = Values::splat(*scalar, dtype, len);
+                if rounds_operands(op) { rounded(number) } else { Ok(number) }
+            }
             EvalOperand::None => Err(EvalError::Data(format!("{}: every operand must be given", op.name()))),
         })
         .collect::<Result<Vec<_>, _>>()?;

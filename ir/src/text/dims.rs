@@ -12,8 +12,7 @@ const DEPTH: usize = 32;
 type Function = fn(&Dim, &Dim) -> Dim;
 
 /// The functions of dims by name.
-const FUNCTIONS: [(&str, Function); 4] =
-    [("floordiv", Dim::floor_div), ("rem", Dim::rem), ("min", Dim::min), ("max", Dim::max)];
+const FUNCTIONS: [(&str, Function); 4] = [("floordiv", Dim::floor_div), ("rem", Dim::rem), ("min", Dim::min), ("max", Dim::max)];
 
 /// True if a symbol of this name can be told from the rest of a dim.
 pub(crate) fn is_symbol(name: &str) -> bool {
