@@ -11,9 +11,9 @@ pub enum BindError {
     #[error("the graph takes {want} inputs ({names}), {got} given")]
     Count { want: usize, names: String, got: usize },
     #[error("input `{input}` must be {want}, not {got}")]
-    Type { input: Arc<str>, want: TensorType, got: TensorType },
+    Type { input: Arc<str>, want: Box<TensorType>, got: Box<TensorType> },
     #[error("input `{input}` must be {want}, not {got}: dim {dim} is `{extent}`, here {value}")]
-    Extent { input: Arc<str>, want: TensorType, got: TensorType, dim: usize, extent: Dim, value: i64 },
+    Extent { input: Arc<str>, want: Box<TensorType>, got: Box<TensorType>, dim: usize, extent: Dim, value: i64 },
     #[error("input `{input}`: dim {dim} makes `{symbol}` {value}, but the graph was exported for {range}")]
     Range { input: Arc<str>, dim: usize, symbol: Arc<str>, value: i64, range: String },
     #[error("input `{input}`: dim {dim} (`{extent}`) is {got}, but the other inputs make it {want}")]
@@ -35,14 +35,14 @@ pub fn bind(
     let mut bindings = Bindings::new();
     for ((input, want), tensor) in inputs.iter().zip(tensors) {
         if tensor.dtype() != want.dtype || tensor.shape().len() != want.rank() {
-            return Err(BindError::Type { input: input.clone(), want: want.clone(), got: tensor.ty() });
+            return Err(BindError::Type { input: input.clone(), want: Box::new(want.clone()), got: Box::new(tensor.ty()) });
         }
         for (dim, (extent, &value)) in want.shape.iter().zip(tensor.shape()).enumerate() {
             let value = value as i64;
             let mismatch = || BindError::Extent {
                 input: input.clone(),
-                want: want.clone(),
-                got: tensor.ty(),
+                want: Box::new(want.clone()),
+                got: Box::new(tensor.ty()),
                 dim,
                 extent: extent.clone(),
                 value,

@@ -78,10 +78,12 @@ impl std::fmt::Display for Scalar {
 
 /// The shortest text that [`parse_float`] reads back to the same bits.
 pub fn float_text(value: f64) -> String {
-    if value.is_nan() && value.to_bits() != f64::NAN.to_bits() {
-        return format!("nan:{:016x}", value.to_bits());
+    match value.to_bits() {
+        _ if !value.is_nan() => format!("{value:?}"),
+        bits if bits == f64::NAN.to_bits() => "nan".to_string(),
+        bits if bits == (-f64::NAN).to_bits() => "-nan".to_string(),
+        bits => format!("nan:{bits:016x}"),
     }
-    format!("{value:?}").to_lowercase()
 }
 
 /// The float that [`float_text`] wrote; `None` for any other text.
@@ -104,5 +106,22 @@ mod float_bits {
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
         let text = String::deserialize(d)?;
         parse_float(&text).ok_or_else(|| D::Error::custom(format!("`{text}` is not a float")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_keep_their_bits() {
+        let odd = f64::from_bits(0x7ff8_0000_0000_0123);
+        for value in [0.1, -0.0, 1e300, 5e-324, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, odd] {
+            let text = float_text(value);
+            assert_eq!(parse_float(&text).map(f64::to_bits), Some(value.to_bits()), "{text}");
+            let json = serde_json::to_string(&Scalar::Float(value)).unwrap_or_default();
+            assert_eq!(serde_json::from_str::<Scalar>(&json).ok(), Some(Scalar::Float(value)), "{json}");
+        }
+        assert_eq!(parse_float("1.0.0"), None);
     }
 }

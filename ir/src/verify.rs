@@ -21,7 +21,7 @@ pub enum VerifyError {
     #[error("node `{node}` ({op}): {source}")]
     Infer { node: Arc<str>, op: &'static str, source: InferError },
     #[error("node `{node}` ({op}) records output {index} as {recorded}, but its operands make it {inferred}")]
-    WrongType { node: Arc<str>, op: &'static str, index: usize, recorded: TensorType, inferred: TensorType },
+    WrongType { node: Arc<str>, op: &'static str, index: usize, recorded: Box<TensorType>, inferred: Box<TensorType> },
     #[error("node `{node}` ({op}) records {recorded} outputs, but has {inferred}")]
     WrongCount { node: Arc<str>, op: &'static str, recorded: usize, inferred: usize },
     #[error("node `{node}` ({op}) mentions the symbol `{symbol}`, which the graph does not declare")]
@@ -113,7 +113,8 @@ fn types(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
     }
     let mut pairs = node.outputs.iter().zip(inferred).enumerate();
     if let Some((index, (recorded, inferred))) = pairs.find(|(_, (recorded, inferred))| *recorded != inferred) {
-        return Err(VerifyError::WrongType { node: name, op, index, recorded: recorded.clone(), inferred });
+        let (recorded, inferred) = (Box::new(recorded.clone()), Box::new(inferred));
+        return Err(VerifyError::WrongType { node: name, op, index, recorded, inferred });
     }
     let mut extents = node.outputs.iter().flat_map(|ty| ty.shape.iter().filter_map(Dim::as_const));
     match extents.find(|&extent| extent < 0) {

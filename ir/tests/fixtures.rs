@@ -113,7 +113,7 @@ fn disagreements(archive: &Path, tensors: &[PathBuf]) -> Vec<String> {
             }
             let error = relative_error(got, &want);
             // Not `>`: an error that is NaN must not pass.
-            if !(error <= tolerance(got.dtype())) {
+            if error.is_nan() || error > tolerance(got.dtype()) {
                 wrong.push(format!("output {i} ({got:?}) differs by {error:.2e}"));
             }
         }

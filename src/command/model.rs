@@ -31,7 +31,12 @@ pub fn require_weights(imported: &Imported) -> Result<(), Failure> {
     let Some(first) = missing.first() else { return Ok(()) };
     let others = if missing.len() > 1 { format!(" and {} more", missing.len() - 1) } else { String::new() };
     let what = format!("`{}` has no contents for the weight `{first}`{others}", imported.graph.name);
-    Err(Failure::data(what).help("give a file that holds them with --weights FILE.safetensors"))
+    let failure = Failure::data(what);
+    // The cause says what to do: not every archive that lacks weights lacks them for the same reason.
+    Err(match imported.weights.get(first) {
+        Err(cause) => failure.because(cause),
+        Ok(_) => failure,
+    })
 }
 
 /// The tensors of a `.safetensors` file.

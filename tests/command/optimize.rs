@@ -78,7 +78,7 @@ fn both_dresses_end_in_the_same_kernels() {
 }
 
 #[test]
-fn the_graph_is_written_in_both_forms_and_runs_again() {
+fn the_graph_is_written_in_both_forms_and_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let (model, io) = (fixture("mixtral-grouped_mm.block.pt2"), fixture("mixtral-grouped_mm.block.io.safetensors"));
     let (json, text) = (folder.path().join("graph.json"), folder.path().join("graph.txt"));
@@ -86,14 +86,14 @@ fn the_graph_is_written_in_both_forms_and_runs_again() {
     eglu(["optimize", &model, "-o", text.to_str().unwrap()]).success();
     assert!(std::fs::read_to_string(&text).unwrap().contains("moe"));
     // Its weights are not in the file.
-    eglu(["run", json.to_str().unwrap(), "--inputs", &io]).error(1, &["m.gate.weight", "--weights"]);
+    eglu(["run", json.to_str().unwrap(), "--inputs", &io]).error(1, &["m.experts.gate_up_proj", "--weights"]);
 }
 
 #[test]
 fn passes_can_be_chosen_printed_and_timed() {
     let model = fixture("llama.block.pt2");
     let outcome = eglu(["optimize", &model, "--passes", "canonicalize,cse", "--print-after-all", "--time-passes"]).success();
-    assert!(outcome.stdout.contains("# after canonicalize") && outcome.stdout.contains("# after cse"), "{outcome:?}");
+    assert!(outcome.stdout.contains("after canonicalize") && outcome.stdout.contains("after cse"), "{outcome:?}");
     let changed = eglu(["optimize", &model, "--passes", "cse,cse", "--print-changed"]).success();
     assert!(!changed.stdout.contains("nothing changed"), "{changed:?}");
 }

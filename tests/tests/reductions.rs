@@ -182,7 +182,8 @@ fn agree_with_pytorch() {
     for case in &cases {
         let graph = case.graph();
         let input = case.input(&tensors);
-        let evaluated = graph.clone().and_then(|g| eval_graph(&g, &|_| None, std::slice::from_ref(&input)).map_err(|e| e.to_string()));
+        let evaluated =
+            graph.clone().and_then(|g| eval_graph(&g, &|_| None, std::slice::from_ref(&input)).map_err(|e| e.to_string()));
         let ran = graph.and_then(|graph| run_on_cpu(&graph, &input));
         for (by, got) in [("evaluator", evaluated), ("CPU", ran)] {
             if let Err(why) = case.check(got, &tensors) {

@@ -35,7 +35,7 @@ pub(super) fn apply(
     let total = one.kernel.dim(&count);
     let body = if width > 1 { one.grouped(&total, width)? } else { one.single(&total)? };
     let items = program::function("apply", program, Results::Stored)?;
-    let code = Code { headers: vec![Header::Math], items, body, threads: [THREADS, 1], shared_bytes: 0 };
+    let code = Code { headers: vec![Header::Math], items, body, threads: [THREADS, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(count.ceil_div(i64::from(THREADS) * width)));
     Ok(())
 }

@@ -50,6 +50,8 @@ pub(super) struct Code {
     pub threads: [u32; 2],
     /// Dynamic shared memory, bytes.
     pub shared_bytes: u32,
+    /// Blocks that must fit on a multiprocessor together, which bounds registers; 0 leaves it to the compiler.
+    pub residents: u32,
 }
 
 /// A kernel's name and parameters.
@@ -142,10 +144,11 @@ impl Kernel {
             source += "\n";
             source += header.text();
         }
+        let threads = code.threads[0] * code.threads[1];
+        let bounds = if code.residents == 0 { format!("{threads}") } else { format!("{threads}, {}", code.residents) };
         source += &format!(
-            "\n{}\nextern \"C\" __global__ void __launch_bounds__({}) {}({}) {{\n{}}}\n",
+            "\n{}\nextern \"C\" __global__ void __launch_bounds__({bounds}) {}({}) {{\n{}}}\n",
             code.items,
-            code.threads[0] * code.threads[1],
             self.entry,
             self.params.join(", "),
             code.body

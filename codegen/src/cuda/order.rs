@@ -136,7 +136,7 @@ pub(super) fn top_k(emitter: &mut Emitter, step: &Step, op: &TopK) -> Emit<()> {
          if ({lead}) {{\n{store}}}\n}}\n",
         k = op.k
     );
-    let code = Code { headers: vec![Header::Warp, Header::Sort], items, body, threads: [256, 1], shared_bytes: 0 };
+    let code = Code { headers: vec![Header::Warp, Header::Sort], items, body, threads: [256, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(grid));
     Ok(())
 }

@@ -54,7 +54,7 @@ pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> 
     let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
     emitter.launch(
         kernel,
-        Code { headers, items: items.into(), body, threads: [256, 1], shared_bytes: 0 },
+        Code { headers, items: items.into(), body, threads: [256, 1], ..Code::default() },
         flat(tokens.ceil_div(8)),
     );
     Ok(())

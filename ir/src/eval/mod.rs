@@ -63,7 +63,7 @@ pub enum EvalError {
     #[error("node `{node}`: the weight `{path}` is not there: give a file that has it")]
     MissingWeight { node: Arc<str>, path: Arc<str> },
     #[error("node `{node}`: {what} is {got}, but the graph records {want}")]
-    TypeMismatch { node: Arc<str>, what: String, want: TensorType, got: TensorType },
+    TypeMismatch { node: Arc<str>, what: String, want: Box<TensorType>, got: Box<TensorType> },
     #[error("node `{node}` ({op}): {source}")]
     Node { node: Arc<str>, op: &'static str, source: Box<EvalError> },
 }

@@ -114,16 +114,20 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
     let truth = |t: bool| Complex64::from(f64::from(u8::from(t)));
     let f: Box<dyn Fn(Complex64, Complex64, Complex64) -> Complex64> = match op {
         Neg => Box::new(|x, _, _| -x),
-        Conj => Box::new(|x, _, _| x.conj()),
+        Abs => Box::new(|x, _, _| x.norm().into()),
         Log => Box::new(|x, _, _| x.ln()),
+        Log2 => Box::new(|x, _, _| x.ln() / std::f64::consts::LN_2),
+        Rsqrt => Box::new(|x, _, _| x.sqrt().inv()),
         Sin => Box::new(|x, _, _| x.sin()),
         Cos => Box::new(|x, _, _| x.cos()),
+        Tanh => Box::new(|x, _, _| x.tanh()),
+        Sigmoid => Box::new(|x, _, _| (Complex64::ONE + (-x).exp()).inv()),
+        Silu => Box::new(|x, _, _| x / (Complex64::ONE + (-x).exp())),
+        Pow => Box::new(|x, y, _| if y == Complex64::ZERO { Complex64::ONE } else { x.powc(y) }),
+        Conj => Box::new(|x, _, _| x.conj()),
         Tan => Box::new(|x, _, _| x.tan()),
         Sinh => Box::new(|x, _, _| x.sinh()),
         Cosh => Box::new(|x, _, _| x.cosh()),
-        Tanh => Box::new(|x, _, _| x.tanh()),
-        Rsqrt => Box::new(|x, _, _| x.sqrt().inv()),
-        Pow => Box::new(|x, y, _| x.powc(y)),
         Exp => Box::new(|x, _, _| x.exp()),
         Sqrt => Box::new(|x, _, _| x.sqrt()),
         Reciprocal => Box::new(|x, _, _| x.inv()),
@@ -142,16 +146,30 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
     Ok(Values::Complex((0..len).map(|i| f(at(0, i), at(1, i), at(2, i))).collect()))
 }
 
-/// An elementwise op on operands. Numbers and 0-d tensors stay in opmath, as PyTorch's kernels read them.
+/// True if PyTorch's kernels read numbers and 0-d tensors in the operands' own dtype. Other arithmetic on halves keeps them in opmath
+/// (`binary_kernel_reduced_floating_point_vec_opmath_support` in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp).
+fn rounds_operands(op: Pointwise) -> bool {
+    op.rule() == TypeRule::Compare || matches!(op, Pointwise::Remainder | Pointwise::Fmod)
+}
+
+/// An elementwise op on operands.
 pub(super) fn eval(op: Pointwise, call: &Call<'_>) -> Result<Tensor, EvalError> {
     let (shape, dtype) = (call.shape(), arithmetic(op, call.types)?);
     let len = shape.iter().product();
+    let rounded = |values: Values<'_>| values.cast(dtype, dtype);
     let args = call
         .operands
         .iter()
         .map(|operand| match operand {
-            EvalOperand::Tensor(x) => Ok(Values::load(x).converted(x.dtype(), dtype).broadcast(x.shape(), shape)),
-            EvalOperand::Scalar(scalar) => Ok(Values::splat(*scalar, dtype, len)),
+            EvalOperand::Tensor(x) => {
+                let values = Values::load(x).converted(x.dtype(), dtype);
+                let values = if x.dtype() != dtype && rounds_operands(op) { rounded(values)? } else { values };
+                Ok(values.broadcast(x.shape(), shape))
+            }
+            EvalOperand::Scalar(scalar) => {
+                let number = Values::splat(*scalar, dtype, len);
+                if rounds_operands(op) { rounded(number) } else { Ok(number) }
+            }
             EvalOperand::None => Err(EvalError::Data(format!("{}: every operand must be given", op.name()))),
         })
         .collect::<Result<Vec<_>, _>>()?;

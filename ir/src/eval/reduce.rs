@@ -163,8 +163,8 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
         ReduceKind::Mean => own(groups.each(x, |items| W::mean(sum(items), count))),
         ReduceKind::Prod => own(products(groups, x, dtype)?),
         ReduceKind::Amax | ReduceKind::Amin => own(extreme(kind == ReduceKind::Amax).map(|(_, x)| x).collect()),
-        ReduceKind::Any => truth(groups.each(x, |items| items.fold(false, |any, x| any || x.truth()))),
-        ReduceKind::All => truth(groups.each(x, |items| items.fold(true, |all, x| all && x.truth()))),
+        ReduceKind::Any => truth(groups.each(x, |mut items| Iterator::any(&mut items, |x| x.truth()))),
+        ReduceKind::All => truth(groups.each(x, |mut items| Iterator::all(&mut items, |x| x.truth()))),
         ReduceKind::Argmax | ReduceKind::Argmin => {
             let positions = extreme(kind == ReduceKind::Argmax).map(|(i, _)| i as i64).collect();
             (i64::values(positions), DType::I64)

@@ -350,7 +350,7 @@ pointwise! {
     SignBit "signbit" (x) Compare real Truth(x.is_sign_negative()); int x < 0; cuda "signbit_({0})"; doc "True for negative numbers, minus zero among them."
     Sigmoid "sigmoid" (x) Float real sigmoid(x); int NoInt; cuda "sigmoid_({0})"; doc "`1 / (1 + e⁻ˣ)`."
     Silu "silu" (x) Float real x / (T::one() + (-x).exp()); int NoInt; cuda "silu_({0})"; doc "`x · sigmoid(x)`."
-    Relu "relu" (x) Promote real if x.is_nan() { x } else { x.max(T::zero()) }; int x.max(0); cuda "relu_({0})"; doc "`max(x, 0)`."
+    Relu "relu" (x) Promote real if x < T::zero() { T::zero() } else { x }; int x.max(0); cuda "relu_({0})"; doc "`max(x, 0)`."
     GeluErf "gelu_erf" (x) Float real T::lit(0.5) * x * (T::one() + (x * T::lit(std::f64::consts::FRAC_1_SQRT_2)).erf()); int NoInt; cuda "gelu_erf_({0})"; doc "`x · Φ(x)`."
     GeluTanh "gelu_tanh" (x) Float real gelu_tanh(x); int NoInt; cuda "gelu_tanh_({0})"; doc "GELU by its tanh approximation."
     Floor "floor" (x) Promote real x.floor(); int x; cuda "floor_({0})"; doc "Rounds down."

@@ -23,10 +23,18 @@ fn numbers(tensor: &Tensor) -> Option<Vec<String>> {
         (DType::U64, _) => decode::<i64>(tensor).iter().map(|&x| (x as u64).to_string()).collect(),
         (_, Category::Int) => decode::<i64>(tensor).iter().map(i64::to_string).collect(),
         (DType::F64, _) => decode::<f64>(tensor).iter().map(|&x| float_text(x)).collect(),
-        _ => decode::<f32>(tensor).iter().map(|x| format!("{x:?}").to_lowercase()).collect(),
+        _ => decode::<f32>(tensor).iter().map(f32_text).collect(),
     };
     let again = from_numbers(tensor.dtype(), tensor.shape(), &texts.iter().map(String::as_str).collect::<Vec<_>>());
     (again.as_ref() == Some(tensor)).then_some(texts)
+}
+
+fn f32_text(x: &f32) -> String {
+    match (x.is_nan(), x.is_sign_negative()) {
+        (true, true) => "-nan".to_string(),
+        (true, false) => "nan".to_string(),
+        _ => format!("{x:?}"),
+    }
 }
 
 fn from_numbers(dtype: DType, shape: &[usize], texts: &[&str]) -> Option<Tensor> {

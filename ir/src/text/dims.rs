@@ -8,9 +8,11 @@ use std::str::FromStr;
 /// How deep quotients, remainders, minima and maxima may nest.
 const DEPTH: usize = 32;
 
+/// A function of two dims.
+type Function = fn(&Dim, &Dim) -> Dim;
+
 /// The functions of dims by name.
-const FUNCTIONS: [(&str, fn(&Dim, &Dim) -> Dim); 4] =
-    [("floordiv", Dim::floor_div), ("rem", Dim::rem), ("min", Dim::min), ("max", Dim::max)];
+const FUNCTIONS: [(&str, Function); 4] = [("floordiv", Dim::floor_div), ("rem", Dim::rem), ("min", Dim::min), ("max", Dim::max)];
 
 /// True if a symbol of this name can be told from the rest of a dim.
 pub(crate) fn is_symbol(name: &str) -> bool {

@@ -5,12 +5,12 @@
 //! keeps a fused node from computing again what another reader needs anyway.
 
 use super::{
-    cost::Pricing,
+    cost::{Price, Pricing},
     facts::{EGraph, op_of},
-    language::ENode,
+    language::{ENode, Head},
 };
 use egg::{Id, Language};
-use eglu_ir::TensorType;
+use eglu_ir::{TensorType, ops::OperandType};
 use indexmap::IndexMap;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,12 +32,18 @@ impl Extraction {
 }
 
 /// Own price of a node, its operands excluded.
-pub fn price(egraph: &EGraph, pricing: &Pricing, class: Id, node: &ENode) -> f64 {
-    let (Ok(op), Some((_, operands, _))) = (op_of(egraph, node), node.call()) else { return 0.0 };
-    let types: Vec<Option<&TensorType>> =
-        operands.iter().map(|&id| egraph[id].data.outputs.first().map(|fact| &fact.ty)).collect();
-    let outputs: Vec<&TensorType> = egraph[class].data.outputs.iter().map(|fact| &fact.ty).collect();
-    pricing.seconds(&op, &types, &outputs)
+pub fn price(egraph: &EGraph, pricing: &Pricing, class: Id, node: &ENode) -> Price {
+    let (Ok(op), Some((_, operands, _))) = (op_of(egraph, node), node.call()) else { return Price::default() };
+    let operands: Vec<OperandType<'_>> = operands
+        .iter()
+        .map(|&id| match (egraph[id].data.outputs.first(), &egraph[id].data.leaf) {
+            (Some(fact), _) => OperandType::Tensor(&fact.ty),
+            (None, Some(Head::Scalar(scalar))) => OperandType::Scalar(*scalar),
+            (None, _) => OperandType::None,
+        })
+        .collect();
+    let outputs: Vec<TensorType> = egraph[class].data.outputs.iter().map(|fact| fact.ty.clone()).collect();
+    pricing.of(&op, &operands, &outputs)
 }
 
 /// Classes that a choice needs, with the own price of each.
@@ -76,7 +82,7 @@ fn candidates(egraph: &EGraph, pricing: &Pricing) -> Vec<Candidate> {
                 continue;
             }
             let node = node.clone().map_children(|child| egraph.find(child));
-            let own = price(egraph, pricing, class, &node);
+            let own = price(egraph, pricing, class, &node).seconds;
             let mut children: Vec<Id> = node.children().to_vec();
             children.sort_unstable();
             children.dedup();

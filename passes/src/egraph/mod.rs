@@ -17,6 +17,7 @@ mod solve;
 pub mod soundness;
 mod stitch;
 
+pub use cost::Price;
 pub use report::{Assumption, EgraphReport, Fired, Refused, Site, Stopped, Stuck};
 pub use run::Limits;
 

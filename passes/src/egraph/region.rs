@@ -1,9 +1,13 @@
 //! Regions: the graph is cut where little flows, each piece gets a small e-graph of its own, and equal pieces are solved once.
 
 use super::facts::{Entry, Fact};
-use eglu_ir::{Graph, NodeId, NodeKind, Op, Operand, Scalar, Value, graph::GraphError};
-use indexmap::{IndexMap, IndexSet};
-use std::collections::HashMap;
+use eglu_ir::{
+    Graph, NodeId, NodeKind, Op, Operand, Scalar, Value,
+    graph::GraphError,
+    ops::{Lowering, Pointwise},
+};
+use indexmap::IndexSet;
+use std::collections::{HashMap, HashSet};
 
 /// Fewest nodes before a cut.
 const FEWEST: usize = 24;
@@ -45,28 +49,41 @@ pub struct Key {
     pub outputs: Vec<Place>,
 }
 
-/// Cuts the graph; every call that an output needs is in exactly one region, and regions are in execution order.
+/// The graph in the order in which it is cut.
+struct Walk<'a> {
+    graph: &'a Graph,
+    /// Calls, operands first, index maps excluded.
+    order: Vec<NodeId>,
+    /// Calls that every reader's region computes for itself: see [`index_maps`].
+    maps: HashSet<NodeId>,
+    /// For each value the position of the last call that reads it; past the end for outputs of the graph.
+    last: HashMap<Value, usize>,
+    /// For each position the last use of what is made there.
+    lasts: Vec<usize>,
+    /// Last uses of user inputs.
+    inputs: Vec<usize>,
+}
+
+/// Cuts the graph; every call that an output needs is in a region, and regions are in execution order.
 pub fn split(graph: &Graph) -> Result<Vec<Region>, GraphError> {
-    graph.topological()?;
-    let order = depth_first(graph);
-    let at: HashMap<NodeId, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-    let last_use = last_uses(graph, &order);
+    let walk = Walk::new(graph)?;
     let mut regions = Vec::new();
     let mut start = 0;
-    while start < order.len() {
-        let end = cut(&order, &last_use, start);
-        regions.push(piece(graph, &order, &at, &last_use, start, end));
+    while start < walk.order.len() {
+        let end = walk.cut(start);
+        regions.push(walk.piece(start, end));
         start = end;
+    }
+    if regions.is_empty() {
+        regions.push(walk.piece(0, 0));
     }
     Ok(regions)
 }
 
 /// The whole graph as one region.
 pub fn whole(graph: &Graph) -> Result<Region, GraphError> {
-    graph.topological()?;
-    let order = depth_first(graph);
-    let at = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-    Ok(piece(graph, &order, &at, &last_uses(graph, &order), 0, order.len()))
+    let walk = Walk::new(graph)?;
+    Ok(walk.piece(0, walk.order.len()))
 }
 
 /// What the graph alone tells of the values that enter a region.
@@ -84,7 +101,7 @@ pub fn entry(graph: &Graph, value: Value, fact: Option<Fact>) -> Entry {
 /// walked alike.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = Vec::new();
-    let mut seen: IndexSet<NodeId> = IndexSet::new();
+    let mut seen: HashSet<NodeId> = HashSet::new();
     for output in graph.outputs() {
         let mut stack = vec![(output.value.node, false)];
         while let Some((id, leaving)) = stack.pop() {
@@ -103,83 +120,113 @@ fn depth_first(graph: &Graph) -> Vec<NodeId> {
     order
 }
 
-/// For each value the position of the last call that reads it; past the end for outputs of the graph. User inputs count as values,
-/// weights and constants do not: they are there all along.
-fn last_uses(graph: &Graph, order: &[NodeId]) -> IndexMap<Value, usize> {
-    let mut last = IndexMap::new();
-    for (i, &id) in order.iter().enumerate() {
-        for value in graph.node(id).operands.iter().filter_map(|operand| operand.value()) {
-            if !matches!(graph.node(value.node).kind, NodeKind::Weight(_) | NodeKind::Constant(_)) {
-                last.insert(value, i);
+/// Generators, and what views and divisions by numbers make of them. Rules must see that an index is `floor_divide(iota, k)`, but a model
+/// whose equal nodes are merged has one of each for all layers: it would enter most regions from outside, and nothing be known of it.
+fn index_maps(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
+    let mut maps = HashSet::new();
+    for &id in order {
+        let node = graph.node(id);
+        let of_maps = node.operands.iter().all(|operand| operand.value().is_none_or(|value| maps.contains(&value.node)));
+        let is_map = node.op().is_some_and(|op| match op.code().lowering() {
+            Lowering::Generator | Lowering::View => true,
+            _ => *op == Op::Pointwise(Pointwise::FloorDiv),
+        });
+        if is_map && of_maps {
+            maps.insert(id);
+        }
+    }
+    maps
+}
+
+impl<'a> Walk<'a> {
+    fn new(graph: &'a Graph) -> Result<Walk<'a>, GraphError> {
+        // For the error on cycles, which the walk itself would follow for ever.
+        graph.topological()?;
+        let all = depth_first(graph);
+        let maps = index_maps(graph, &all);
+        let order: Vec<NodeId> = all.into_iter().filter(|id| !maps.contains(id)).collect();
+        let mut last = HashMap::new();
+        for (i, &id) in order.iter().enumerate() {
+            last.extend(graph.node(id).operands.iter().filter_map(|operand| operand.value()).map(|value| (value, i)));
+        }
+        last.extend(graph.outputs().iter().map(|output| (output.value, order.len())));
+        let values = |id: NodeId| (0..graph.node(id).outputs.len() as u32).map(move |index| Value { node: id, index });
+        let last_of = |id: NodeId| values(id).filter_map(|value| last.get(&value).copied()).max();
+        let lasts = order.iter().enumerate().map(|(i, &id)| last_of(id).unwrap_or(i)).collect();
+        let inputs = graph.inputs().iter().filter_map(|&id| last_of(id)).collect();
+        Ok(Walk { graph, order, maps, last, lasts, inputs })
+    }
+
+    /// Where the region that begins at `start` ends: after the last of a run of calls past which a single value of the region lives on,
+    /// or else where the fewest do. Values from before the region (masks, rotary tables) flow past anyway and do not count; weights
+    /// and constants are there all along.
+    fn cut(&self, start: usize) -> usize {
+        let end = self.order.len().min(start + MOST);
+        let mut best: Option<(usize, usize)> = None;
+        for at in (start + FEWEST).min(end - 1)..end {
+            let mut alive = self.lasts[start..=at].iter().filter(|&&last| last > at).count();
+            if start == 0 {
+                alive += self.inputs.iter().filter(|&&last| last > at && last < self.order.len()).count();
+            }
+            if let Some((1, before)) = best
+                && alive != 1
+            {
+                return before + 1;
+            }
+            if best.is_none_or(|(fewest, _)| alive <= fewest) {
+                best = Some((alive, at));
             }
         }
-    }
-    for output in graph.outputs() {
-        last.insert(output.value, order.len());
-    }
-    last
-}
-
-/// Where the region that begins at `start` ends: after the last of a run of calls past which a single value of the region lives on, or
-/// else where the fewest do. Values from before the region (masks, rotary tables) flow past anyway and do not count.
-fn cut(order: &[NodeId], last_use: &IndexMap<Value, usize>, start: usize) -> usize {
-    let mut by_node: HashMap<NodeId, usize> = HashMap::new();
-    for (value, &last) in last_use {
-        let entry = by_node.entry(value.node).or_insert(last);
-        *entry = (*entry).max(last);
-    }
-    let end = order.len().min(start + MOST);
-    if end == order.len() && end - start <= FEWEST {
-        return end;
-    }
-    let inputs: Vec<usize> = last_use
-        .iter()
-        .filter(|(value, last)| **last >= start && **last < order.len() && !order.contains(&value.node))
-        .map(|(_, &last)| last)
-        .collect();
-    let live = |at: usize| {
-        let made = order[start..=at].iter().filter(|id| by_node.get(id).is_some_and(|&last| last > at)).count();
-        made + if start == 0 { inputs.iter().filter(|&&last| last > at).count() } else { 0 }
-    };
-    let mut best: Option<(usize, usize)> = None;
-    for at in start + FEWEST.min(end - start - 1)..end {
-        let alive = live(at);
-        if let Some((1, before)) = best
-            && alive != 1
-        {
-            return before + 1;
-        }
-        if best.is_none_or(|(fewest, _)| alive <= fewest) {
-            best = Some((alive, at));
+        match best {
+            Some((_, at)) if end < self.order.len() => at + 1,
+            _ => end,
         }
     }
-    match best {
-        _ if end == order.len() => end,
-        Some((_, at)) => at + 1,
-        None => end,
-    }
-}
 
-fn piece(
-    graph: &Graph,
-    order: &[NodeId],
-    at: &HashMap<NodeId, usize>,
-    last_use: &IndexMap<Value, usize>,
-    start: usize,
-    end: usize,
-) -> Region {
-    let nodes = order[start..end].to_vec();
-    let inside = |value: Value| at.get(&value.node).is_some_and(|&i| start <= i && i < end);
-    let mut inputs: IndexSet<Value> = IndexSet::new();
-    for &id in &nodes {
-        inputs.extend(graph.node(id).operands.iter().filter_map(|operand| operand.value()).filter(|&value| !inside(value)));
+    /// The calls from `start` to `end` with the index maps they read; outputs that are index maps go with the last piece.
+    fn piece(&self, start: usize, end: usize) -> Region {
+        let last = end == self.order.len();
+        let returned = |value: &Value| last && self.graph.outputs().iter().any(|output| output.value == *value);
+        let mut nodes: IndexSet<NodeId> = IndexSet::new();
+        for &id in &self.order[start..end] {
+            self.add_maps(id, &mut nodes);
+            nodes.insert(id);
+        }
+        if last {
+            for output in self.graph.outputs().iter().filter(|output| self.maps.contains(&output.value.node)) {
+                self.add_maps(output.value.node, &mut nodes);
+                nodes.insert(output.value.node);
+            }
+        }
+        let operands = nodes.iter().flat_map(|&id| self.graph.node(id).operands.iter().filter_map(|operand| operand.value()));
+        let inputs: IndexSet<Value> = operands.filter(|value| !nodes.contains(&value.node)).collect();
+        let leaves = |value: &Value| {
+            let is_map = self.maps.contains(&value.node);
+            if is_map { returned(value) } else { self.last.get(value).is_some_and(|&last| last >= end) }
+        };
+        let outputs = nodes
+            .iter()
+            .flat_map(|&id| (0..self.graph.node(id).outputs.len() as u32).map(move |index| Value { node: id, index }))
+            .filter(leaves)
+            .collect();
+        Region { nodes: nodes.into_iter().collect(), inputs: inputs.into_iter().collect(), outputs }
     }
-    let outputs = nodes
-        .iter()
-        .flat_map(|&id| (0..graph.node(id).outputs.len() as u32).map(move |index| Value { node: id, index }))
-        .filter(|value| last_use.get(value).is_some_and(|&last| last >= end))
-        .collect();
-    Region { nodes, inputs: inputs.into_iter().collect(), outputs }
+
+    /// Adds the index maps that a call reads, operands first.
+    fn add_maps(&self, id: NodeId, nodes: &mut IndexSet<NodeId>) {
+        let mut stack = vec![(id, false)];
+        while let Some((at, ready)) = stack.pop() {
+            if ready {
+                nodes.insert(at);
+                continue;
+            }
+            if at != id {
+                stack.push((at, true));
+            }
+            let operands = self.graph.node(at).operands.iter().rev().filter_map(|operand| operand.value());
+            stack.extend(operands.filter(|value| self.maps.contains(&value.node)).map(|value| (value.node, false)));
+        }
+    }
 }
 
 impl Region {

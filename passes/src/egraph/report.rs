@@ -1,6 +1,6 @@
 //! What saturation did, for people and for `--report`.
 
-use super::rule::Numerics;
+use super::{cost::Price, rule::Numerics};
 use serde::Serialize;
 
 /// What the e-graph pass did to a graph.
@@ -12,8 +12,8 @@ pub struct EgraphReport {
     pub cached: usize,
     /// E-nodes over all regions that were solved.
     pub e_nodes: usize,
-    /// Estimated seconds before and after, by the cost model.
-    pub seconds: (f64, f64),
+    /// Estimated work before and after, by the cost model.
+    pub price: (Price, Price),
     /// Rules applied.
     pub fired: Vec<Fired>,
     /// Near-misses.
@@ -67,6 +67,8 @@ pub struct Site {
     pub op: &'static str,
     /// Graph nodes that it stands for.
     pub origins: Vec<String>,
+    /// Estimated work of these nodes, and of the fused one.
+    pub price: (Price, Price),
 }
 
 /// A claim on a user input.

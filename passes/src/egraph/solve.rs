@@ -2,7 +2,7 @@
 
 use super::{
     EgraphError,
-    cost::Pricing,
+    cost::{Price, Pricing},
     extract::{Extraction, extract, price},
     facts::{EGraph, Fact, FactTable, op_of},
     language::{ENode, Head},
@@ -26,6 +26,8 @@ pub struct Planned {
     pub survivor: Option<usize>,
     /// Nodes of the original region that it stands for.
     pub origins: Vec<usize>,
+    /// What it costs.
+    pub price: Price,
 }
 
 /// A rewritten region.
@@ -41,8 +43,8 @@ pub struct Solution {
     pub log: Log,
     /// E-nodes at the end.
     pub size: usize,
-    /// Estimated seconds before and after.
-    pub seconds: (f64, f64),
+    /// What each node of the original region costs.
+    pub before: Vec<Price>,
     /// Nodes of the original region at which a permutation of rows got stuck: the position, if it is one of them, and the op.
     pub stuck: Vec<(usize, &'static str)>,
 }
@@ -71,9 +73,9 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
     let original = originals(&loaded);
     let egraph = &loaded.egraph;
     let extraction = extract(egraph, pricing, &loaded.roots, &original.by_class).ok_or(EgraphError::NoExtraction)?;
-    let before = loaded.ops.iter().map(|&id| price_of_original(egraph, pricing, &original, id)).sum();
-    let mut plan =
-        Plan { loaded: &loaded, extraction: &extraction, original: &original, nodes: Vec::new(), placed: IndexMap::new() };
+    let before = loaded.ops.iter().map(|&id| price(egraph, pricing, egraph.find(id), egraph.id_to_node(id))).collect();
+    let (nodes, placed) = (Vec::new(), IndexMap::new());
+    let mut plan = Plan { loaded: &loaded, extraction: &extraction, original: &original, pricing, nodes, placed };
     let outputs = loaded.roots.iter().map(|&root| plan.place(root)).collect::<Result<Vec<_>, _>>()?;
     let mut nodes = plan.nodes;
     let classes: Vec<Id> =
@@ -85,7 +87,7 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
         .iter()
         .map(|&root| egraph[root].data.outputs.first().cloned().ok_or(EgraphError::NoExtraction))
         .collect::<Result<_, _>>()?;
-    Ok(Solution { nodes, outputs, facts, log, size: egraph.total_size(), seconds: (before, extraction.seconds), stuck })
+    Ok(Solution { nodes, outputs, facts, log, size: egraph.total_size(), before, stuck })
 }
 
 fn check(egraph: &EGraph) -> Result<(), EgraphError> {
@@ -149,17 +151,12 @@ fn originals(loaded: &Loaded) -> Originals {
     Originals { by_class, positions }
 }
 
-fn price_of_original(egraph: &EGraph, pricing: &Pricing, original: &Originals, op: Id) -> f64 {
-    let class = egraph.find(op);
-    let node = egraph.id_to_node(op).clone().map_children(|child| egraph.find(child));
-    if original.positions.contains_key(&node) { price(egraph, pricing, class, &node) } else { 0.0 }
-}
-
 /// The rewritten region under construction.
 struct Plan<'a> {
     loaded: &'a Loaded,
     extraction: &'a Extraction,
     original: &'a Originals,
+    pricing: &'a Pricing,
     nodes: Vec<Planned>,
     placed: IndexMap<Id, Place>,
 }
@@ -205,8 +202,8 @@ impl Plan<'_> {
                 let canonical = node.clone().map_children(|child| egraph.find(child));
                 let survivor = self.original.positions.get(&canonical).copied();
                 let origins = survivor.into_iter().collect();
-                debug_assert_eq!(egraph.find(id), id);
-                self.nodes.push(Planned { op, operands, survivor, origins });
+                let price = price(egraph, self.pricing, id, node);
+                self.nodes.push(Planned { op, operands, survivor, origins, price });
                 Place::Node(self.nodes.len() - 1, 0)
             }
         })

@@ -114,7 +114,9 @@ impl<'a> Stitching<'a> {
                 planned.origins.iter().flat_map(|&at| self.graph.node(region.nodes[at]).origins.iter().cloned()).collect();
             if is_fused(&planned.op) {
                 let origins = origins.iter().map(|name| name.to_string()).collect();
-                self.report.sites.push(Site { node: self.built.node(id).name.to_string(), op: planned.op.name(), origins });
+                let before = planned.origins.iter().map(|&at| solution.before[at]).sum();
+                let (node, op) = (self.built.node(id).name.to_string(), planned.op.name());
+                self.report.sites.push(Site { node, op, origins, price: (before, planned.price) });
             }
             if !origins.is_empty() {
                 self.built.set_origins(id, origins);
@@ -177,8 +179,8 @@ impl<'a> Stitching<'a> {
         if let (Some(why), Some(last)) = (why, region.nodes.len().checked_sub(1)) {
             self.report.stops.push(Stopped { region: (name(0), name(last)), why });
         }
-        self.report.seconds.0 += solution.seconds.0;
-        self.report.seconds.1 += solution.seconds.1;
+        self.report.price.0 += solution.before.iter().copied().sum();
+        self.report.price.1 += solution.nodes.iter().map(|node| node.price).sum();
     }
 
     fn finish(mut self) -> Result<(Graph, EgraphReport), EgraphError> {

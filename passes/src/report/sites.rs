@@ -80,7 +80,8 @@ fn rule(report: &Report, op: Option<&Op>, origins: &[Arc<str>]) -> String {
     let here = |step: &&Step| step.nodes.is_empty() || step.nodes.iter().any(|node| origins.contains(node));
     let last = |made: &dyn Fn(&Step) -> bool| report.trail.iter().rev().filter(here).find(|step| made(step));
     let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
-    let top = last(&|step| step.after.starts_with(&call));
+    // A rule that rewrites something inside of it did not make it.
+    let top = last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call));
     let inside = || last(&|step| step.after.contains(&call) || step.rule.starts_with(&family));
     top.or_else(inside).map_or_else(|| "cluster".into(), |step| step.rule.clone())
 }

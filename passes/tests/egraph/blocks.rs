@@ -61,11 +61,39 @@ pub const MIXTRAL: Variant = Variant {
     swapped: false,
 };
 
-/// The block as a graph of `x [t, h]`.
+/// The block as a graph of `x [2, T/2, H]`.
 pub fn block(v: Variant) -> Graph {
-    let Sizes { t, k, e, h, .. } = v.sizes;
     let mut b = Builder::new("block");
-    let x = b.input("x", v.dtype, &[2, t / 2, h]);
+    let x = b.input("x", v.dtype, &[2, v.sizes.t / 2, v.sizes.h]);
+    let out = mixture(&mut b, v, x);
+    b.output(out);
+    b.graph
+}
+
+/// A residual network of blocks after norms; every layer reads a table that is computed once.
+pub fn stack(v: Variant, layers: usize, merged: bool) -> Graph {
+    let Sizes { t, h, .. } = v.sizes;
+    let mut b = Builder::new("stack");
+    b.merged = merged;
+    let mut x = b.input("x", v.dtype, &[2, t / 2, h]);
+    let angles = b.input("angles", v.dtype, &[h]);
+    let table = b.unary(Pointwise::Cos, angles);
+    for _ in 0..layers {
+        let square = b.mul(x, x);
+        let mean = b.mean(square, 2, v.dtype);
+        let shifted = b.add(mean, float(1e-5));
+        let scale = b.unary(Pointwise::Rsqrt, shifted);
+        let normal = b.mul(x, scale);
+        let turned = b.mul(normal, table);
+        let out = mixture(&mut b, v, turned);
+        x = b.add(x, out);
+    }
+    b.output(x);
+    b.graph
+}
+
+fn mixture(b: &mut Builder, v: Variant, x: Value) -> Value {
+    let Sizes { t, k, e, h, .. } = v.sizes;
     let x = b.reshape(x, &[t, h]);
     let router = b.weight("router", v.dtype, &[e, h]);
     let logits = b.linear(x, router);
@@ -80,11 +108,9 @@ pub fn block(v: Variant) -> Graph {
         (b.call(Pointwise::Div, &[values.into(), sum.into()]), ids)
     };
     let ids = if v.shift == 0 { ids } else { b.call(Pointwise::Sub, &[ids.into(), int(v.shift)]) };
-    let out = experts(&mut b, v, x, ids, weights);
+    let out = experts(b, v, x, ids, weights);
     let out = if v.dtype == DType::F32 { out } else { b.cast(out, v.dtype) };
-    let out = b.reshape(out, &[2, t / 2, h]);
-    b.output(out);
-    b.graph
+    b.reshape(out, &[2, t / 2, h])
 }
 
 /// Experts alone: ids and weights are inputs.

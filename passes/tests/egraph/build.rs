@@ -7,10 +7,14 @@ use eglu_ir::{
         Reshape, Slice, Softmax, Sort, TopK,
     },
 };
+use std::collections::HashMap;
 
 /// A graph under construction; ops that do not fit panic.
 pub struct Builder {
     pub graph: Graph,
+    /// One `iota` of each length for all its readers, as after merging equal nodes.
+    pub merged: bool,
+    iotas: HashMap<i64, Value>,
 }
 
 pub fn shape(dims: &[i64]) -> Shape {
@@ -27,7 +31,7 @@ pub fn float(value: f64) -> Operand {
 
 impl Builder {
     pub fn new(name: &str) -> Builder {
-        Builder { graph: Graph::new(name) }
+        Builder { graph: Graph::new(name), merged: false, iotas: HashMap::new() }
     }
 
     pub fn input(&mut self, name: &str, dtype: DType, dims: &[i64]) -> Value {
@@ -116,7 +120,12 @@ impl Builder {
     }
 
     pub fn iota(&mut self, len: i64) -> Value {
-        self.call(Iota { len: len.into(), start: 0, step: 1, dtype: DType::I64 }, &[])
+        if let Some(&iota) = self.iotas.get(&len).filter(|_| self.merged) {
+            return iota;
+        }
+        let iota = self.call(Iota { len: len.into(), start: 0, step: 1, dtype: DType::I64 }, &[]);
+        self.iotas.insert(len, iota);
+        iota
     }
 
     pub fn floor_divide(&mut self, x: Value, by: i64) -> Value {

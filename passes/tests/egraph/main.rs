@@ -1,8 +1,10 @@
-//! Equality saturation on whole blocks and on single rules.
+//! Equality saturation on whole blocks, on single rules and on exported models.
 
+mod archives;
 mod blocks;
 mod build;
 mod fusing;
 mod near_misses;
+mod regions;
 mod single;
 mod soundness;

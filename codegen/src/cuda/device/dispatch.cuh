@@ -45,9 +45,9 @@ DEVICE void count_ids(const Ids& id_at, i64 total, i32* block_counts) {
     }
 }
 
-// Turns block_counts into the place of each block's first row of each group, and lists the row tiles; one block of 1024 threads.
+// block_starts[block][group]: the place of each block's first row of each group. Lists the row tiles, too; one block of 1024 threads.
 template <int experts, int tile, bool list_dropped>
-DEVICE void plan_tiles(i32* block_counts, i64 blocks, i32* tile_count, RowTile* tiles) {
+DEVICE void plan_tiles(const i32* block_counts, i64 blocks, i32* block_starts, i32* tile_count, RowTile* tiles) {
     static_assert(experts < 1024, "a thread for each group");
     __shared__ i32 warp_sums[32], starts[1024], counts[1024], tile_ends[1024];
     const int g = threadIdx.x;
@@ -58,9 +58,8 @@ DEVICE void plan_tiles(i32* block_counts, i64 blocks, i32* tile_count, RowTile* 
     if (g <= experts) {
         i32 at = start;
         for (i64 b = 0; b < blocks; b++) {
-            const i32 n = block_counts[b * (experts + 1) + g];
-            block_counts[b * (experts + 1) + g] = at;
-            at += n;
+            block_starts[b * (experts + 1) + g] = at;
+            at += block_counts[b * (experts + 1) + g];
         }
     }
     const bool listed = g < experts || (list_dropped && g == experts);

@@ -27,7 +27,7 @@ struct TileLoader {
     static_assert(threads % line_chunks == 0, "a thread keeps its column of chunks");
 
     typename Rows::template Cursor<slots, lines_per_slot> cursor;
-    const T* base;
+    const T* base;  // of row_major tiles
     i64 k_stride;
     int k_extent, rows;
 
@@ -39,29 +39,28 @@ struct TileLoader {
     // How many of a chunk's eight elements lie before the end.
     static DEVICE int valid(int left) { return left >= 8 ? 8 : left > 0 ? left : 0; }
 
-    // Fills `stage` with columns k0 to k0 + BK; what lies outside the matrix becomes 0.
-    DEVICE void load(u32 stage, int k0) const {
+    // Fills `stage` with columns k0 to k0 + BK, or every `parts`th access of that; what lies outside the matrix becomes 0.
+    DEVICE void load(u32 stage, int k0, int part, int parts) const {
         const int k = k0 + chunk() * 8;
 #pragma unroll
         for (int s = 0; s < slots; s++) {
+            if (s % parts != part) continue;
             if (lines % lines_per_slot != 0 && line(s) >= lines) break;
             const u32 to = stage + swizzled<line_chunks>(line(s), chunk());
             if constexpr (walk == k_major) {
-                const T* from = cursor.row(s);
-                const int count = from == nullptr ? 0 : valid(k_extent - k);
-                cp_async_16(to, count > 0 ? from + k : base, count * 2);
+                cp_async_16(to, cursor.row(s) + k, cursor.valid(s) ? valid(k_extent - k) * 2 : 0);
             } else if constexpr (walk == row_major) {
                 const int at = k0 + line(s);
-                const int count = at < k_extent ? valid(rows - chunk() * 8) : 0;
-                cp_async_16(to, count > 0 ? base + at * k_stride + chunk() * 8 : base, count * 2);
+                cp_async_16(to, base + at * k_stride + chunk() * 8, at < k_extent ? valid(rows - chunk() * 8) * 2 : 0);
             } else {
-                const T* from = cursor.row(s);
+                const T* const from = cursor.row(s);
+                const int end = cursor.valid(s) ? k_extent : 0;
                 u32 packed[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int at = k + i * 2;
-                    u32 low = from != nullptr && at < k_extent ? from[at * k_stride].bits : 0;
-                    u32 high = from != nullptr && at + 1 < k_extent ? from[(at + 1) * k_stride].bits : 0;
+                    const u32 low = at < end ? from[at * k_stride].bits : 0;
+                    const u32 high = at + 1 < end ? from[(at + 1) * k_stride].bits : 0;
                     packed[i] = low | (high << 16);
                 }
                 store_shared_16(to, packed);
@@ -80,6 +79,7 @@ struct MmaShape {
     static constexpr int WM = BM / warps_m, WN = BN / warps_n;
     static constexpr int tiles_m = WM / 16, tiles_n = WN / 8;
     static_assert(WM % 16 == 0 && WN % 16 == 0, "a warp works in units of 16 × 16");
+    static_assert(BK % 16 == 0 && BK >= 32, "the pipeline needs two k-slices a stage");
     static constexpr int bytes_a = BM * BK * 2, bytes_b = BN * BK * 2, stage_bytes = bytes_a + lanes * bytes_b;
     static constexpr int shared_bytes = stages * stage_bytes;
 };
@@ -103,18 +103,35 @@ struct MmaTile {
                     for (int e = 0; e < 4; e++) c[l][i][j][e] = 0.0f;
 #pragma unroll
         for (int s = 0; s < S::stages - 1; s++) {
-            if (s < steps) fill(base + s * S::stage_bytes, a, b, s * S::BK);
+            if (s < steps) fill(base + s * S::stage_bytes, a, b, s * S::BK, 0, 1);
             cp_async_commit();
         }
+        cp_async_wait<S::stages - 2>();
+        __syncthreads();
+        // Fragments are read one k-slice ahead of their use, also across stages: the barrier stands before the last slice's products, when
+        // every warp has read all it needs of the stage that is refilled next.
+        Fragments now, next;
+        now.read(base, 0);
         int read = 0, write = S::stages - 1;
         for (int step = 0; step < steps; step++) {
-            cp_async_wait<S::stages - 2>();
-            __syncthreads();
-            if (step + S::stages - 1 < steps) fill(base + write * S::stage_bytes, a, b, (step + S::stages - 1) * S::BK);
-            cp_async_commit();
-            consume(base + read * S::stage_bytes);
-            read = read + 1 == S::stages ? 0 : read + 1;
-            write = write + 1 == S::stages ? 0 : write + 1;
+#pragma unroll
+            for (int slice = 0; slice < slices; slice++) {
+                if (slice == slices - 1) {
+                    cp_async_wait<S::stages - 2>();
+                    __syncthreads();
+                    read = read + 1 == S::stages ? 0 : read + 1;
+                }
+                next.read(base + read * S::stage_bytes, (slice + 1) % slices * 16);
+                // The copies of a later stage are spread over the slices before the barrier.
+                if (slice < slices - 1 && step + S::stages - 1 < steps)
+                    fill(base + write * S::stage_bytes, a, b, (step + S::stages - 1) * S::BK, slice, slices - 1);
+                if (slice == slices - 2) {
+                    cp_async_commit();
+                    write = write + 1 == S::stages ? 0 : write + 1;
+                }
+                accumulate(now);
+                now = next;
+            }
         }
         cp_async_wait<0>();
         __syncthreads();
@@ -143,47 +160,54 @@ struct MmaTile {
 
 private:
     template <class LoadA, class LoadB>
-    static DEVICE void fill(u32 stage, const LoadA& a, const LoadB (&b)[S::lanes], int k0) {
-        a.load(stage, k0);
+    static DEVICE void fill(u32 stage, const LoadA& a, const LoadB (&b)[S::lanes], int k0, int part, int parts) {
+        a.load(stage, k0, part, parts);
 #pragma unroll
-        for (int l = 0; l < S::lanes; l++) b[l].load(stage + S::bytes_a + l * S::bytes_b, k0);
+        for (int l = 0; l < S::lanes; l++) b[l].load(stage + S::bytes_a + l * S::bytes_b, k0, part, parts);
     }
 
-    // Lane l reads row l % 8 of matrix l / 8. In A's fragment matrices 1 and 3 are eight rows further, in B's 2 and 3; the others of the
-    // four are eight further along K.
-    template <Walk walk, int tile>
-    static DEVICE void fragment(u32 (&x)[4], u32 from, int row, int k, bool rows_first) {
-        const int lane = threadIdx.x % 32;
-        const int odd = (lane >> 3) & 1, upper = lane >> 4;
-        const int row_step = rows_first ? odd : upper, k_step = rows_first ? upper : odd;
-        if constexpr (walk == row_major) {
-            ldmatrix_transposed(x, from + swizzled<tile / 8>(k + k_step * 8 + lane % 8, row / 8 + row_step));
-        } else {
-            ldmatrix(x, from + swizzled<S::BK / 8>(row + row_step * 8 + lane % 8, k / 8 + k_step));
-        }
-    }
+    static constexpr int slices = S::BK / 16;
 
-    DEVICE void consume(u32 stage) {
-        const int warp = threadIdx.x / 32;
-        const int m0 = warp / S::warps_n * S::WM, n0 = warp % S::warps_n * S::WN;
+    // What a warp multiplies in one k-slice of 16.
+    struct Fragments {
+        u32 a[S::tiles_m][4];
+        u32 b[S::lanes][S::tiles_n / 2][4];
+
+        DEVICE void read(u32 stage, int k) {
+            const int warp = threadIdx.x / 32;
+            const int m0 = warp / S::warps_n * S::WM, n0 = warp % S::warps_n * S::WN;
 #pragma unroll
-        for (int k = 0; k < S::BK; k += 16) {
-            u32 a[S::tiles_m][4];
-#pragma unroll
-            for (int i = 0; i < S::tiles_m; i++) fragment<S::walk_a, S::BM>(a[i], stage, m0 + i * 16, k, true);
+            for (int i = 0; i < S::tiles_m; i++) load<S::walk_a, S::BM>(a[i], stage, m0 + i * 16, k, true);
 #pragma unroll
             for (int l = 0; l < S::lanes; l++)
 #pragma unroll
-                for (int j = 0; j < S::tiles_n; j += 2) {
-                    u32 b[4];
-                    fragment<S::walk_b, S::BN>(b, stage + S::bytes_a + l * S::bytes_b, n0 + j * 8, k, false);
-#pragma unroll
-                    for (int i = 0; i < S::tiles_m; i++) {
-                        Mma<typename S::T>::add(c[l][i][j], a[i], b[0], b[1]);
-                        Mma<typename S::T>::add(c[l][i][j + 1], a[i], b[2], b[3]);
-                    }
-                }
+                for (int j = 0; j < S::tiles_n / 2; j++)
+                    load<S::walk_b, S::BN>(b[l][j], stage + S::bytes_a + l * S::bytes_b, n0 + j * 16, k, false);
         }
+
+        // Lane l gives row l % 8 of matrix l / 8. In A's fragment matrices 1 and 3 are eight rows further, in B's 2 and 3; the others of
+        // the four are eight further along K.
+        template <Walk walk, int tile>
+        static DEVICE void load(u32 (&x)[4], u32 from, int row, int k, bool rows_first) {
+            const int lane = threadIdx.x % 32;
+            const int odd = (lane >> 3) & 1, upper = lane >> 4;
+            const int row_step = rows_first ? odd : upper, k_step = rows_first ? upper : odd;
+            if constexpr (walk == row_major) {
+                ldmatrix_transposed(x, from + swizzled<tile / 8>(k + k_step * 8 + lane % 8, row / 8 + row_step));
+            } else {
+                ldmatrix(x, from + swizzled<S::BK / 8>(row + row_step * 8 + lane % 8, k / 8 + k_step));
+            }
+        }
+    };
+
+    DEVICE void accumulate(const Fragments& x) {
+#pragma unroll
+        for (int l = 0; l < S::lanes; l++)
+#pragma unroll
+            for (int j = 0; j < S::tiles_n; j++)
+#pragma unroll
+                for (int i = 0; i < S::tiles_m; i++)
+                    Mma<typename S::T>::add(c[l][i][j], x.a[i], x.b[l][j / 2][j % 2 * 2], x.b[l][j / 2][j % 2 * 2 + 1]);
     }
 };
 

@@ -1,7 +1,7 @@
 // What every matrix product shares: which rows an operand has, and which tile a block takes.
 
 // Rows of an operand by their order: row r starts at `base + r * row_stride`. A `Cursor` is one thread's view of rows `first`,
-// `first + apart`, …
+// `first + apart`, …; `row` of one that is not `valid` must not be read.
 template <class T>
 struct PlainRows {
     const T* base;
@@ -16,7 +16,8 @@ struct PlainRows {
         int left;
         DEVICE Cursor(const PlainRows& rows, int first)
             : start(rows.base + first * rows.row_stride), step(apart * rows.row_stride), left(clamped(rows.rows - first)) {}
-        DEVICE const T* row(int i) const { return i * apart < left ? start + i * step : nullptr; }
+        DEVICE bool valid(int i) const { return i * apart < left; }
+        DEVICE const T* row(int i) const { return start + i * step; }
     };
     static DEVICE int clamped(i64 n) { return n > 0x7fffffff ? 0x7fffffff : (int)n; }
 };
@@ -43,7 +44,8 @@ struct GatheredRows {
                 picked[i] = r < rows.rows ? rows.list[r] / rows.divisor : -1;
             }
         }
-        DEVICE const T* row(int i) const { return picked[i] >= 0 ? base + picked[i] * row_stride : nullptr; }
+        DEVICE bool valid(int i) const { return picked[i] >= 0; }
+        DEVICE const T* row(int i) const { return base + picked[i] * row_stride; }
     };
 };
 

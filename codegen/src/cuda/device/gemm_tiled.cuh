@@ -7,6 +7,7 @@ struct TiledShape {
     static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, lanes = lanes_;
     static constexpr bool a_k_fast = a_k_fast_, b_k_fast = b_k_fast_;
     static constexpr int threads = (BM / TM) * (BN / TN);
+    static_assert(TM % 4 == 0 && TN % 4 == 0, "rows and columns come in runs of four");
 };
 
 // Tiles of one operand: neighbouring threads read along K where that is contiguous, else along the rows.
@@ -45,7 +46,7 @@ struct ElementLoader {
 template <class S>
 struct TiledTile {
     using Acc = typename S::Acc;
-    struct Shared {
+    struct alignas(16) Shared {
         Acc a[S::BK][S::BM + 4];
         Acc b[S::lanes][S::BK][S::BN + 4];
     };
@@ -53,7 +54,6 @@ struct TiledTile {
 
     template <class LoadA, class LoadB>
     DEVICE void multiply(Shared& shared, LoadA& a, LoadB (&b)[S::lanes], i64 k_extent) {
-        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++)
 #pragma unroll
@@ -69,16 +69,16 @@ struct TiledTile {
             __syncthreads();
             // The next tile travels while this one is used.
             if (k0 + S::BK < k_extent) load(a, b, k0 + S::BK);
-#pragma unroll
+#pragma unroll 4
             for (int k = 0; k < S::BK; k++) {
                 Acc x[S::TM];
 #pragma unroll
-                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][tm * S::TM + i];
+                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][row(i)];
 #pragma unroll
                 for (int l = 0; l < S::lanes; l++) {
                     Acc y[S::TN];
 #pragma unroll
-                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][tn * S::TN + j];
+                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][column(j)];
 #pragma unroll
                     for (int i = 0; i < S::TM; i++)
 #pragma unroll
@@ -90,7 +90,6 @@ struct TiledTile {
 
     template <class Visit>
     DEVICE void each(const Visit& visit) const {
-        const int tm = (int)threadIdx.x / (S::BN / S::TN), tn = (int)threadIdx.x % (S::BN / S::TN);
 #pragma unroll
         for (int i = 0; i < S::TM; i++)
 #pragma unroll
@@ -101,11 +100,15 @@ struct TiledTile {
                     values[l][0] = c[l][i][j];
                     values[l][1] = c[l][i][j + 1];
                 }
-                visit(tm * S::TM + i, tn * S::TN + j, values);
+                visit(row(i), column(j), values);
             }
     }
 
 private:
+    // A thread's rows and columns come in runs of four, so that a warp reads 16 bytes a thread without bank conflicts.
+    static DEVICE int row(int i) { return i / 4 * (S::BM / S::TM * 4) + (int)threadIdx.x / (S::BN / S::TN) * 4 + i % 4; }
+    static DEVICE int column(int j) { return j / 4 * (S::BN / S::TN * 4) + (int)threadIdx.x % (S::BN / S::TN) * 4 + j % 4; }
+
     template <class LoadA, class LoadB>
     static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
         a.load(k0);

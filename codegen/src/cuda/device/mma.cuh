@@ -2,8 +2,8 @@
 
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
-// Copies `bytes` (0 to 16) from global memory and zero-fills the rest of 16; `global` must be 16-byte aligned, but is not read when
-// `bytes` is 0.
+// Copies `bytes` (0 to 16) from global memory and zero-fills the rest of 16; `global` must be 16-byte aligned, but may lie anywhere when
+// `bytes` is 0: it is not read then.
 DEVICE void cp_async_16(u32 shared, const void* global, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }

@@ -34,8 +34,12 @@ pub fn promote(operands: &[OperandType<'_>]) -> Result<DType, InferError> {
     }
     let higher = |a: Option<DType>, b: Option<DType>| match (a, b) {
         (Some(a), Some(b)) if b.category() > a.category() => Some(match (a.category(), b) {
-            // A complex number beside a float tensor gives the complex dtype of the tensor's width.
-            (Category::Float, DType::C64) if a == DType::F64 => DType::C128,
+            // Something complex beside a float tensor gives the complex dtype of the tensor's width.
+            (Category::Float, b) if b.is_complex() => match a {
+                DType::F64 => DType::C128,
+                DType::F16 => DType::C32,
+                _ => DType::C64,
+            },
             _ => b,
         }),
         (Some(a), _) => Some(a),
@@ -62,7 +66,7 @@ pub(in crate::ops) fn pointwise(op: Pointwise, operands: &[OperandType<'_>]) -> 
         return Err(InferError(format!("takes {} operands, {} given", op.arity(), operands.len())));
     }
     let dtype = compute_dtype(op, operands)?;
-    if dtype == DType::Bool && matches!(op, Pointwise::Neg | Pointwise::Sub | Pointwise::Sign) {
+    if matches!(op, Pointwise::Neg | Pointwise::Sub) && operands.iter().any(is_bool) {
         return Err(InferError::new("is not defined for bool: cast first, or use logical_not or bitwise_xor"));
     }
     if dtype == DType::Bool && matches!(op, Pointwise::ShiftLeft | Pointwise::ShiftRight) {
@@ -79,9 +83,22 @@ pub(in crate::ops) fn pointwise(op: Pointwise, operands: &[OperandType<'_>]) -> 
             }
             dtype
         }
-        _ => dtype,
+        _ => match (op, dtype) {
+            (Pointwise::Abs, DType::C128) => DType::F64,
+            (Pointwise::Abs, DType::C64) => DType::F32,
+            (Pointwise::Abs, DType::C32) => DType::F16,
+            _ => dtype,
+        },
     };
     Ok(one(result, broadcast_all(operands)?))
+}
+
+fn is_bool(operand: &OperandType<'_>) -> bool {
+    match operand {
+        OperandType::Tensor(ty) => ty.dtype == DType::Bool,
+        OperandType::Scalar(scalar) => matches!(scalar, Scalar::Bool(_)),
+        OperandType::None => false,
+    }
 }
 
 fn broadcast_all(operands: &[OperandType<'_>]) -> Result<Shape, InferError> {
