@@ -5,6 +5,7 @@ mod block;
 mod call;
 mod contract;
 mod convert;
+mod convolution;
 mod copy;
 mod dots;
 mod epilogue;
