@@ -6,6 +6,7 @@ mod call;
 mod compile;
 mod contract;
 mod convert;
+mod convolution;
 mod copy;
 mod dots;
 mod epilogue;
