@@ -4,6 +4,7 @@ use crate::{
     blocks::{Dress, MIXTRAL, Variant, block, experts_only},
     build::{Builder, int},
     fusing::{count, text},
+    single::silu_by_parts,
     soundness::random,
 };
 use eglu_ir::{DType, Graph, Tensor, eval::eval_graph, ops::Pointwise, profile::H200};
@@ -145,4 +146,19 @@ fn norms_of_other_means() {
     let (fused, report) = rewritten(&b.graph, 1);
     assert_eq!(count(&fused, "rms_norm"), 0);
     assert!(report.refused.iter().any(|miss| miss.rule == "rms-norm-of-product" && miss.condition == "last-dim"));
+}
+
+#[test]
+fn a_rounded_sigmoid_is_no_silu() {
+    let run = |graph: &Graph| {
+        let inputs: Vec<Tensor> = graph.inputs().iter().map(|&id| random(graph, id.into(), 3, 1)).collect();
+        eval_graph(graph, &|_| None, &inputs).unwrap().remove(0)
+    };
+    for mirrored in [false, true] {
+        let narrow = silu_by_parts(DType::Bf16, mirrored);
+        let (fused, _) = saturate(&narrow, &H200).unwrap();
+        assert_eq!(count(&fused, "silu"), 0, "silu rounds once, its parts twice");
+        assert_eq!(run(&narrow).bytes(), run(&fused).bytes(), "every rounding is kept");
+        assert_eq!(count(&saturate(&silu_by_parts(DType::F32, mirrored), &H200).unwrap().0, "silu"), 1);
+    }
 }

@@ -125,6 +125,16 @@ fn upcast(act: Pointwise, before: bool) -> Graph {
     })
 }
 
+/// `g · sigmoid(g) · u` as ops of their own, in any order of operands.
+pub fn silu_by_parts(dtype: DType, mirrored: bool) -> Graph {
+    graph("silu-by-parts", dtype, |b, x| {
+        let u = b.input("u", dtype, &[ROWS, 4]);
+        let sigmoid = b.unary(Pointwise::Sigmoid, x);
+        let silu = if mirrored { b.mul(sigmoid, x) } else { b.mul(x, sigmoid) };
+        if mirrored { b.mul(u, silu) } else { b.mul(silu, u) }
+    })
+}
+
 /// A mixture routed by sigmoid or unnormalised softmax.
 fn routed(sigmoid: bool, renormalize: bool) -> Graph {
     let Sizes { t, k, e, h, i } = MIXTRAL.sizes;
@@ -192,6 +202,9 @@ pub fn graphs() -> Vec<Graph> {
     }
     for act in [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid] {
         graphs.extend([upcast(act, false), upcast(act, true)]);
+    }
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([silu_by_parts(dtype, false), silu_by_parts(dtype, true)]);
     }
     for sigmoid in [false, true] {
         graphs.extend([routed(sigmoid, false), routed(sigmoid, true)]);

@@ -31,6 +31,16 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted",
         )
         .from_all(grouped)
+        .nearly("(grouped_mm (index ?x ?p axes:0) ?w (cumsum ?c int:0 ?ct))", "rows-sorted-by-expert", |s| {
+            let permutation = s.fact(s.id("?p")).is_some_and(|fact| fact.permutation);
+            Some(match permutation {
+                true => "the rows are in the order of other ids than the experts' rows are counted from".into(),
+                false => {
+                    "the rows are picked by an index that is not known to be a permutation: it must come from a sort of the ids"
+                        .into()
+                }
+            })
+        })
         .fuses()
         .when("rows-and-ids", |s| {
             let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
@@ -41,7 +51,9 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         .when("experts-few", |s| {
             let experts = s.extent("?w", 0).and_then(|e| e.as_const());
             Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
-                format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
+                let found =
+                    experts.map_or("how many experts there are is not known".into(), |e| format!("there are {e} experts"));
+                format!("{found}, but histc in f32 counts exactly only up to {MOST_EXPERTS}")
             })
         })
         .when("ids-not-negative", ids_not_negative)
