@@ -71,9 +71,9 @@ fn shared(loaded: &Loaded, key: &Key, at: usize, operands: &HashSet<Id>) -> Opti
     let reads = |by: usize, of: usize| key.calls[by].1.iter().any(|place| matches!(place, Place::Node(next, _) if *next == of));
     inside.iter().filter(|&&of| of != at).find_map(|&of| {
         if let Some(by) = (0..key.calls.len()).find(|by| !inside.contains(by) && reads(*by, of)) {
-            return Some(format!("⟦{of}⟧ is used by node ⟦{by}⟧ too, so fusing would compute it twice"));
+            return Some(format!("`⟦{of}⟧` is used by node `⟦{by}⟧` too, so fusing would compute it twice"));
         }
         let leaves = key.outputs.iter().any(|place| matches!(place, Place::Node(next, _) if *next == of));
-        leaves.then(|| format!("⟦{of}⟧ is needed outside too, so fusing would compute it twice"))
+        leaves.then(|| format!("`⟦{of}⟧` is needed outside too, so fusing would compute it twice"))
     })
 }
