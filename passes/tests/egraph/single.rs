@@ -6,7 +6,7 @@ use crate::{
 };
 use eglu_ir::{
     DType, Graph, OpCode, Operand, Scalar, Value,
-    ops::{Cat, Expand, Glu, Pointwise, RmsNorm},
+    ops::{Cat, Expand, Glu, Pointwise, RmsNorm, TypeRule},
     program::{InstrOp, Program, Ref},
 };
 
@@ -25,10 +25,14 @@ pub fn on_permuted(rows: i64, code: OpCode) -> Vec<Graph> {
 fn pointwise(rows: i64, op: Pointwise, only: Option<usize>) -> Graph {
     let mut b = Builder::new(op.name());
     let p = permutation(&mut b, rows);
-    let bits = matches!(op, Pointwise::BitAnd | Pointwise::BitOr | Pointwise::BitXor | Pointwise::BitNot);
+    let bits = op.rule() == TypeRule::Bits;
     let operands: Vec<Operand> = (0..op.arity())
         .map(|i| {
-            let dtype = if op == Pointwise::Where && i == 0 || bits { DType::Bool } else { DType::F32 };
+            let dtype = match op {
+                Pointwise::Where if i == 0 => DType::Bool,
+                _ if bits => DType::I64,
+                _ => DType::F32,
+            };
             let permuted = only.is_none_or(|only| only == i);
             let dims: &[i64] = if permuted { &[rows, 3] } else { [&[1, 3][..], &[3]][i % 2] };
             let x = b.input("x", if dtype == DType::Bool { DType::I64 } else { dtype }, dims);

@@ -45,6 +45,8 @@ pub enum Kernel {
     RmsNorm(f64),
     /// Slices by index.
     Index,
+    /// A join along a dim.
+    Cat(usize),
     /// The reference evaluator.
     Reference,
 }
@@ -90,6 +92,7 @@ impl Kernel {
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
             Op::Index(_) => Kernel::Index,
+            Op::Cat(op) => Kernel::Cat(op.dim),
             _ => return None,
         })
     }
@@ -124,6 +127,7 @@ impl Kernel {
                 Op::Index(op) => gather::index(call, &op.axes.clone()),
                 _ => Ok(Taken::Refused),
             },
+            Kernel::Cat(dim) => copy::cat(call, *dim),
             Kernel::Reference => Ok(Taken::Refused),
         }
     }
