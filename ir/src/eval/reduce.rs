@@ -110,7 +110,8 @@ impl Fold for Complex64 {
     }
 
     fn mean(sum: Complex64, count: usize) -> Complex64 {
-        sum / count as f64
+        // PyTorch's mean of no complex numbers is NaN + 0i.
+        if count == 0 { Complex64::new(f64::NAN, 0.0) } else { sum / count as f64 }
     }
 
     fn beats(_: Complex64, _: Complex64, _: bool) -> bool {

@@ -10,6 +10,7 @@ mod payload;
 pub mod reference;
 mod schema;
 mod signature;
+pub mod single;
 mod srepr;
 mod strides;
 mod translate;

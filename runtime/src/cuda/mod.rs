@@ -1,6 +1,13 @@
 //! CUDA: finding driver and compiler, compiling kernels, and running plans.
 //!
 //! Nothing here panics on a machine without a GPU: [`probe`] says what is missing, and every entry point returns the same as an error.
+//!
+//! | variable | effect |
+//! |---|---|
+//! | `EGLU_NVRTC` | the NVRTC library, or its folder; no other is looked for |
+//! | `EGLU_CACHE_DIR` | where compiled kernels are kept (default `eglu` in `XDG_CACHE_HOME` or `~/.cache`); empty: nowhere |
+//! | `EGLU_POISON=1` | intermediate memory is filled with NaN before each run, so that reading what was never written shows |
+//! | `EGLU_SYNC=1` | each kernel is waited for, so that a fault names its step |
 
 mod bound;
 mod cache;

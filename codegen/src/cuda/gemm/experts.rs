@@ -1,22 +1,23 @@
-//! Products by expert: grouped rows, rows with ids, and whole mixture-of-experts blocks.
+//! Products by expert: grouped rows, and rows with ids.
 
 use super::{
     super::{
         ctype,
-        emitter::{Emitter, elements, flat, optional, tensor},
+        emitter::{Emitter, flat, optional, tensor},
         error::{Emit, Unsupported},
         kernel::{Code, Kernel},
         program::{self, Results},
     },
-    dispatch::{self, Dispatched},
+    dispatch::{self, Dispatched, most_tiles},
     epilogue::{Epilogue, Place, with_biases},
-    main_loop::MainLoop,
+    main_loop::{MainLoop, RowCount},
+    operand::Walk,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
+use eglu_ir::{DType, Dim, Program};
 
 /// Rows on the left of an expert product.
-enum Rows<'a> {
+pub(super) enum Rows<'a> {
     /// A tensor `[S, K]`, gathered: row of place p is `order[p] / divisor`.
     Gathered(&'a TensorRef, i64),
     /// A tensor `[S, K]` in the order of the tiles.
@@ -26,28 +27,32 @@ enum Rows<'a> {
 }
 
 /// Where a row of the result goes.
-enum Target<'a> {
+pub(super) enum Target<'a> {
     Tensor(&'a TensorRef),
     Scratch(usize),
 }
 
 /// `rows · w[e]ᵀ` for each lane, tile by tile of one expert's rows.
-struct ExpertProduct<'a> {
-    name: &'static str,
-    dtype: DType,
-    depth: Dim,
-    rows: Rows<'a>,
+pub(super) struct ExpertProduct<'a> {
+    pub name: &'static str,
+    pub dtype: DType,
+    pub depth: Dim,
+    /// Upper bound of the number of rows.
+    pub count: Dim,
+    pub rows: Rows<'a>,
     /// `[E, N, K]`, a lane each.
-    weights: Vec<TensorRef>,
+    pub weights: Vec<TensorRef>,
     /// `[E, N]`, in the order of the program's captures.
-    biases: Vec<&'a TensorRef>,
-    program: &'a Program,
-    target: Target<'a>,
+    pub biases: Vec<&'a TensorRef>,
+    pub program: &'a Program,
+    pub target: Target<'a>,
     /// Results go back to where their ids stood.
-    unordered: bool,
-    dispatched: &'a Dispatched,
-    main: MainLoop,
-    zero_dropped: bool,
+    pub unordered: bool,
+    pub dispatched: &'a Dispatched,
+    pub main: MainLoop,
+    /// 1 where this launch is the one to run, else 0.
+    pub when: Dim,
+    pub zero_dropped: bool,
 }
 
 /// Rows in groups times their group's matrix.
@@ -55,42 +60,47 @@ pub(in super::super) fn grouped_mm(emitter: &mut Emitter, step: &Step) -> Emit<(
     let (x, w, offsets) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?);
     let weight = TensorRef { layout: w.layout.permute(&[0, 2, 1]), ..w.clone() };
     let groups = experts_of(&weight)?;
-    let main = main_loop(emitter, x.dtype, 1, &x.layout.shape[0], groups, &weight.layout.shape[1]);
-    let dispatched = dispatch::by_offsets(emitter, offsets, groups, &x.layout.shape[0], main.tile().0)?;
+    let rows = &x.layout.shape[0];
+    let cases = single(emitter, x.dtype, rows, groups, &weight.layout.shape[1]);
+    let dispatched = dispatch::by_offsets(emitter, offsets, groups, rows, &heights(&cases))?;
     let program = Program::identity(x.dtype, step.outputs[0].dtype);
-    emit(
-        emitter,
-        &ExpertProduct {
+    for (main, when) in cases {
+        let product = ExpertProduct {
             name: "grouped_mm",
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
+            count: rows.clone(),
             rows: Rows::Tensor(x),
-            weights: vec![weight],
+            weights: vec![weight.clone()],
             biases: vec![],
             program: &program,
             target: Target::Tensor(&step.outputs[0]),
             unordered: false,
             dispatched: &dispatched,
             main,
+            when,
             zero_dropped: true,
-        },
-    )
+        };
+        emit(emitter, &product)?;
+    }
+    Ok(())
 }
 
 /// Rows times the matrix that their id names.
 pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emit<()> {
     let (x, w, bias, ids) = (tensor(step, 0)?, tensor(step, 1)?, optional(step, 2), tensor(step, 3)?);
     let experts = experts_of(w)?;
-    let main = main_loop(emitter, x.dtype, 1, &x.layout.shape[0], experts, &w.layout.shape[1]);
-    let dispatched = dispatch::by_ids(emitter, ids, experts, main.tile().0, true)?;
+    let rows = &x.layout.shape[0];
+    let cases = single(emitter, x.dtype, rows, experts, &w.layout.shape[1]);
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights(&cases), true)?;
     let plain = Program::identity(x.dtype, step.outputs[0].dtype);
     let program = with_biases(&plain, &[bias.map(|b| b.dtype)]);
-    emit(
-        emitter,
-        &ExpertProduct {
+    for (main, when) in cases {
+        let product = ExpertProduct {
             name: "expert_matmul",
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
+            count: rows.clone(),
             rows: Rows::Gathered(x, 1),
             weights: vec![w.clone()],
             biases: bias.into_iter().collect(),
@@ -99,86 +109,32 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
             unordered: true,
             dispatched: &dispatched,
             main,
+            when,
             zero_dropped: true,
-        },
-    )
+        };
+        emit(emitter, &product)?;
+    }
+    Ok(())
 }
 
-/// A whole block: dispatch, gate and up with the gating, down, weighted sum.
-pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emit<()> {
-    let (x, gate, up, down) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 3)?, tensor(step, 5)?);
-    let (ids, weights) = (tensor(step, 7)?, tensor(step, 8)?);
-    let experts = experts_of(gate)?;
-    let Some(choices) = ids.layout.shape[1].as_const() else {
-        return Err(Unsupported::new("the number of experts a token takes must be known"));
-    };
-    let rows = elements(ids);
-    let inner = gate.layout.shape[1].clone();
-    let up_main = main_loop(emitter, x.dtype, 2, &rows, experts, &inner);
-    let down_main = main_loop(emitter, x.dtype, 1, &rows, experts, &x.layout.shape[1]);
-    let (up_main, down_main) = up_main.over_same_rows(down_main);
-    let dispatched = dispatch::by_ids(emitter, ids, experts, up_main.tile().0, false)?;
-
-    let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
-    let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
-    let outputs = emitter.scratch("moe_rows", rows.clone() * down.layout.shape[1].clone() * bytes(x.dtype));
-    let biases = [optional(step, 2), optional(step, 4)];
-    let mut gating = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
-    let [(active, stored)] = gating.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
-    // The down projection reads rows of x's dtype, whatever the gating stores.
-    let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
-    gating.results = [(active, x.dtype)].into_iter().collect();
-    emit(
-        emitter,
-        &ExpertProduct {
-            name: "moe_up",
-            dtype: x.dtype,
-            depth: x.layout.shape[1].clone(),
-            rows: Rows::Gathered(x, choices),
-            weights: vec![gate.clone(), up.clone()],
-            biases: biases.into_iter().flatten().collect(),
-            program: &gating,
-            target: Target::Scratch(activations),
-            unordered: false,
-            dispatched: &dispatched,
-            main: up_main,
-            zero_dropped: false,
-        },
-    )?;
-    let bias = optional(step, 6);
-    let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
-    emit(
-        emitter,
-        &ExpertProduct {
-            name: "moe_down",
-            dtype: x.dtype,
-            depth: inner,
-            rows: Rows::Scratch(activations),
-            weights: vec![down.clone()],
-            biases: bias.into_iter().collect(),
-            program: &project,
-            target: Target::Scratch(outputs),
-            unordered: true,
-            dispatched: &dispatched,
-            main: down_main,
-            zero_dropped: false,
-        },
-    )?;
-    combine(emitter, step, op, ids, weights, outputs, experts)
+/// The main loops of a product of one lane, each with when it runs.
+fn single(emitter: &Emitter, dtype: DType, rows: &Dim, experts: i64, columns: &Dim) -> Vec<(MainLoop, Dim)> {
+    let choose = |case: RowCount| (MainLoop::choose(emitter.target, dtype, 1, case.rows, columns.as_const()), case.when);
+    RowCount::cases(dtype, rows, experts).into_iter().map(choose).collect()
 }
 
-fn experts_of(weight: &TensorRef) -> Emit<i64> {
+fn heights(cases: &[(MainLoop, Dim)]) -> Vec<dispatch::Height> {
+    cases.iter().map(|(main, when)| (main.tile().0, when.clone())).collect()
+}
+
+pub(super) fn experts_of(weight: &TensorRef) -> Emit<i64> {
     weight.layout.shape[0].as_const().ok_or_else(|| Unsupported::new("the number of experts must be known"))
 }
 
-/// The main loop for an expert's share of the rows.
-fn main_loop(emitter: &Emitter, dtype: DType, lanes: usize, rows: &Dim, experts: i64, columns: &Dim) -> MainLoop {
-    MainLoop::choose(emitter.target, dtype, lanes, &rows.ceil_div(experts.max(1)), columns)
-}
-
-fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
+/// Launches the product.
+pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
     let (main, dtype, lanes) = (product.main, product.dtype, product.weights.len());
-    let (_, bn) = main.tile();
+    let (bm, bn) = main.tile();
     let columns = product.weights[0].layout.shape[1].clone();
     let ty = ctype::storage(dtype)?;
     let mut kernel = Kernel::new(format!("{}_{}", product.name, main.label(dtype)));
@@ -200,25 +156,20 @@ fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
         kernel.dim(&product.depth)
     );
     let stride = kernel.dim(&row_stride);
-    let (rows_type, walk_a) = match (&product.rows, &order) {
+    let rows_type = match (&product.rows, &order) {
         (Rows::Gathered(_, divisor), Some(order)) => {
             text += &format!("GatheredRows<{ty}> rows_a{{{pointer}, {stride}, rows, {order} + work.start, {divisor}}};\n");
-            let walk = match main.walk(&row_stride, &k_stride, &[&offset]) {
-                // Gathered rows are not neighbours.
-                super::operand::Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => super::operand::Walk::Strided,
-                walk => walk,
-            };
-            ("GatheredRows", walk)
+            "GatheredRows"
         }
         _ => {
             text += &format!("PlainRows<{ty}> rows_a{{{pointer} + (i64)work.start * {stride}, {stride}, rows}};\n");
-            let walk = match main.walk(&row_stride, &k_stride, &[&offset]) {
-                // A tile may start at any row.
-                super::operand::Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => super::operand::Walk::Strided,
-                walk => walk,
-            };
-            ("PlainRows", walk)
+            "PlainRows"
         }
+    };
+    let walk_a = match main.walk(&row_stride, &k_stride, &[&offset]) {
+        // A tile starts at any row, and gathered rows are no neighbours: whole chunks of rows cannot be copied.
+        Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => Walk::Strided,
+        walk => walk,
     };
     let mut k_strides = vec![kernel.dim(&k_stride)];
     let mut walk_b = None;
@@ -226,7 +177,7 @@ fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
         let pointer = kernel.read(w)?;
         let [expert, row, k] = [0, 1, 2].map(|i| w.layout.strides[i].clone());
         let own = main.walk(&row, &k, &[&expert, &w.layout.offset]);
-        walk_b = Some(walk_b.map_or(own, |walk: super::operand::Walk| walk.join(own)));
+        walk_b = Some(walk_b.map_or(own, |walk: Walk| walk.join(own)));
         let (expert, row) = (kernel.dim(&expert), kernel.dim(&row));
         text += &format!("PlainRows<{ty}> rows_b{l}{{{pointer} + expert * {expert} + n0 * {row}, {row}, {n} - n0}};\n");
         k_strides.push(kernel.dim(&k));
@@ -260,48 +211,12 @@ fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>) -> Emit<()> {
     text += &epilogue.store(&mut kernel, lanes)?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
-    let grid = product.dispatched.most_tiles.clone() * columns.ceil_div(bn);
+    let experts = experts_of(&product.weights[0])?;
+    let grid = most_tiles(&product.count, experts, bm) * columns.ceil_div(bn) * product.when.clone();
     emitter.launch(
         kernel,
         Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes) },
         flat(grid),
     );
-    Ok(())
-}
-
-/// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.
-fn combine(
-    emitter: &mut Emitter,
-    step: &Step,
-    op: &Moe,
-    ids: &TensorRef,
-    weights: &TensorRef,
-    rows: usize,
-    experts: i64,
-) -> Emit<()> {
-    let (x, out) = (tensor(step, 0)?, &step.outputs[0]);
-    let columns = out.layout.shape[1].clone();
-    let width: i64 = if super::super::kernel::divisible(&columns, 8) && x.dtype.size() == 2 { 8 } else { 1 };
-    let mut kernel = Kernel::new(format!("moe_combine_{}", op.dtype));
-    let (stored, target) = (ctype::storage(x.dtype)?, ctype::storage(op.dtype)?);
-    let ty = if x.dtype == DType::F64 { "double" } else { "float" };
-    let from = kernel.scratch(&format!("const {stored}"), rows);
-    let (id, scale, to) = (kernel.read(ids)?, kernel.read(weights)?, kernel.write(out)?);
-    let total = elements(out);
-    let (n, all) = (kernel.dim(&columns), kernel.dim(&total));
-    let choices = kernel.dim(&ids.layout.shape[1]);
-    let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
-    let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
-    let body = format!(
-        "const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
-         {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
-         if (expert < 0 || expert >= {experts}) continue;\nconst {ty} weight = ({ty})up({scale}[{scale_at}]);\n\
-         const Pack<{stored}, {width}> row = *(const Pack<{stored}, {width}>*)({from} + (t * {choices} + j) * {n} + h);\n\
-         #pragma unroll\nfor (int e = 0; e < {width}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
-         Pack<{target}, {width}> result;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
-         *(Pack<{target}, {width}>*)({to} + at) = result;\n"
-    );
-    let code = Code { body, threads: [256, 1], ..Code::default() };
-    emitter.launch(kernel, code, flat(total.ceil_div(256 * width)));
     Ok(())
 }

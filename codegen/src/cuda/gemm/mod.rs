@@ -4,8 +4,10 @@ mod dispatch;
 mod epilogue;
 mod experts;
 mod main_loop;
+mod moe;
 mod operand;
 mod product;
 
-pub(super) use experts::{expert_matmul, grouped_mm, moe};
+pub(super) use experts::{expert_matmul, grouped_mm};
+pub(super) use moe::moe;
 pub(super) use product::{contract, dense_glu, matmul};
