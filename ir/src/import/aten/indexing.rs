@@ -194,8 +194,21 @@ pub fn repeat_interleave(c: &mut Call<'_, '_>) -> Built {
 /// The whole tensor side by side, `repeats` times along each dim.
 pub fn repeat(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let extents = c.ty(x).shape.clone();
     let repeats = c.dims("repeats")?;
+    repeated(c, x, repeats)
+}
+
+/// As `repeat`, with ones for the leading dims that `dims` leaves out.
+pub fn tile(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let mut repeats = c.dims("dims")?;
+    let missing = c.ty(x).rank().saturating_sub(repeats.len());
+    repeats.splice(0..0, vec![Dim::from(1); missing]);
+    repeated(c, x, repeats)
+}
+
+fn repeated(c: &mut Call<'_, '_>, x: Value, repeats: Vec<Dim>) -> Built {
+    let extents = c.ty(x).shape.clone();
     let new = repeats.len().checked_sub(extents.len()).ok_or_else(|| Fault::Bad("it drops dims".into()))?;
     let (mut apart, mut wide, mut joined) = (Shape::new(), Shape::new(), Shape::new());
     for (i, times) in repeats.into_iter().enumerate() {
@@ -245,8 +258,12 @@ pub fn stack(c: &mut Call<'_, '_>) -> Built {
 
 /// Constant padding: pairs (before, after) from the last dim on; negative ones cut.
 pub fn pad(c: &mut Call<'_, '_>) -> Built {
-    if c.row.has("mode") && c.text("mode")? != "constant" {
-        return Err(Fault::Unsupported(format!("in mode `{}`", c.text("mode")?)));
+    if c.row.has("mode") {
+        match c.text("mode")? {
+            "constant" => {}
+            mode @ ("reflect" | "replicate" | "circular") => return super::selections::pad_by_index(c, mode, "pad"),
+            other => return Err(Fault::Bad(format!("there is no padding mode `{other}`"))),
+        }
     }
     let mut x = c.tensor("self")?;
     let ty = c.ty(x).clone();

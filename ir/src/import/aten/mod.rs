@@ -4,16 +4,22 @@
 
 mod activations;
 mod attention;
+mod channels;
+mod convolution;
 mod creation;
+mod einsum;
 mod higher_order;
 mod indexing;
 mod losses;
 mod matmul;
 mod norms;
 mod pointwise;
+mod rarer;
 mod reductions;
+mod selections;
 mod sizes;
 mod slices;
+mod special;
 mod statistics;
 mod table;
 mod updates;
@@ -59,7 +65,7 @@ impl Row {
 pub fn lookup(target: &str) -> Option<&'static Row> {
     static ROWS: LazyLock<HashMap<String, Row>> = LazyLock::new(|| {
         let mut rows = HashMap::new();
-        for &(schema, build) in table::ROWS {
+        for &(schema, build) in table::ROWS.iter().chain(rarer::ROWS) {
             let (target, params) = parse(schema);
             // `name[_].overload` lists the operator and its in-place form.
             if target.contains("[_]") {
@@ -151,7 +157,8 @@ mod tests {
     #[test]
     fn no_target_is_listed_twice_and_every_default_parses() {
         let mut seen = std::collections::HashSet::new();
-        let rows = table::ROWS.iter().chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
+        let rows =
+            table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
         for schema in rows {
             let (target, params) = parse(schema);
             assert!(seen.insert(target.clone()), "{target} is listed twice");

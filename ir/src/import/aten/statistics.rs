@@ -83,16 +83,39 @@ pub fn size(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
     c.op(Pointwise::Sqrt, [square.into()])
 }
 
+/// The order of a norm; `aten.norm` calls it `p`, and takes 2 where it is none.
+fn order(c: &Call<'_, '_>) -> Built<f64> {
+    if c.row.has("ord") { c.float("ord") } else { Ok(c.number("p")?.map_or(2.0, Scalar::as_f64)) }
+}
+
+/// The mean of what is not NaN.
+pub fn nanmean(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let ty = c.ty(x).clone();
+    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    let dtype = c.dtype("dtype")?.unwrap_or(ty.dtype);
+    if !dtype.is_float() {
+        return Err(Fault::Bad(format!("it needs floats, not {dtype}: cast first")));
+    }
+    let is_nan = c.op(Pointwise::IsNan, [x.into()])?;
+    let clean = c.op(Pointwise::Where, [is_nan.into(), float(0.0), x.into()])?;
+    let counted = c.op(Pointwise::LogicalNot, [is_nan.into()])?;
+    let sum = reduce(c, clean, ReduceKind::Sum, dims.clone(), keepdim, dtype)?;
+    let count = reduce(c, counted, ReduceKind::Sum, dims, keepdim, DType::I64)?;
+    Ok(Out::Value(c.op(Pointwise::Div, [sum.into(), count.into()])?))
+}
+
 /// `(Σ |x|^ord)^(1/ord)` and its limits; halves accumulate in f32.
 pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let given = c.dtype("dtype")?;
+    let given = if c.row.has("dtype") { c.dtype("dtype")? } else { None };
     let x = given.map_or(Ok(x), |dtype| c.cast(x, dtype))?;
     let ty = c.ty(x).clone();
     if ty.dtype.category() < Category::Float {
         return Err(Fault::Bad(format!("it needs floats or complex numbers, not {}: cast first", ty.dtype)));
     }
-    let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?, c.float("ord")?);
+    let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
+    let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, keepdim, order(c)?);
     let x = c.cast(x, ty.dtype.opmath())?;
     let size = size(c, x)?;
     let wide = c.ty(size).dtype;
@@ -133,7 +156,8 @@ pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
     if ty.dtype.category() < Category::Float {
         return Err(Fault::Bad(format!("it needs floats or complex numbers, not {}: cast first", ty.dtype)));
     }
-    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
+    let dims = dims(c, "dim", ty.rank())?;
     let correction = match c.row.has("unbiased") {
         true => f64::from(u8::from(c.flag("unbiased")?)),
         false => c.number("correction")?.map_or(1.0, Scalar::as_f64),
