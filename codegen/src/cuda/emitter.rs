@@ -2,6 +2,7 @@
 
 use super::{
     CudaPlan, EmitError, Launch, Module, Scratch,
+    convolution::{self, Of},
     error::{Emit, Unsupported},
     gemm, indexing,
     kernel::{Code, Kernel},
@@ -73,6 +74,9 @@ impl Emitter {
             Op::IndexPut(op) => scatter::index_put(self, step, op),
             Op::ScatterAdd(op) => scatter::scatter_add(self, step, op),
             Op::MatMul(_) => gemm::matmul(self, step),
+            Op::Convolution(op) => convolution::convolution(self, step, Of::Output, op.groups, op.window()),
+            Op::ConvolutionInput(op) => convolution::convolution(self, step, Of::Input, op.groups, op.window()),
+            Op::ConvolutionWeight(op) => convolution::convolution(self, step, Of::Weight, op.groups, op.window()),
             Op::Contract(op) => gemm::contract(self, step, op),
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),

@@ -2,6 +2,7 @@
 //!
 //! Halves and 8-bit floats are computed in f32 and rounded once per op, f64 in f64, integers wrap to their width. Sums accumulate in f64.
 
+mod convolution;
 mod element;
 mod float8;
 mod fused;
@@ -152,6 +153,9 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::RmsNorm(op) => one(norm::rms_norm(op, call)),
         Op::MatMul(_) => one(matmul::matmul(call)),
         Op::GroupedMm(_) => one(matmul::grouped_mm(call)),
+        Op::Convolution(op) => one(convolution::forward(op, call)),
+        Op::ConvolutionInput(op) => one(convolution::of_input(op, call)),
+        Op::ConvolutionWeight(op) => one(convolution::of_weight(op, call)),
         Op::Contract(op) => matmul::contract(op, call),
         Op::ExpertMatmul(_) => one(matmul::expert_matmul(call)),
         Op::Index(op) => one(indexing::index(op, call)),

@@ -222,6 +222,14 @@ ops! {
     /// accumulators, then captures that broadcast against `[…, M, N]`. Operands: a, the bs, captures.
     Contract "contract" ("a", "b*", "capture*") Kernel { lanes: usize, program: Arc<Program> };
 
+    /// `y[n, o, p] = Σ x[n, c, p·stride + k·dilation - padding] · w[o, c, k]` over 1 to 3 spatial dims; filters of a group read its channels
+    /// (`conv1d`, `conv2d`, `conv3d`).
+    Convolution "convolution" ("x", "w") Kernel { stride: Axes, padding: Axes, dilation: Axes, groups: usize };
+    /// A convolution's gradient by an input of these spatial extents; also the transposed convolution.
+    ConvolutionInput "convolution_input" ("grad", "w") Kernel { extents: Shape, stride: Axes, padding: Axes, dilation: Axes, groups: usize };
+    /// A convolution's gradient by a weight of these spatial extents.
+    ConvolutionWeight "convolution_weight" ("x", "grad") Kernel { extents: Axes, stride: Axes, padding: Axes, dilation: Axes, groups: usize };
+
     /// Elements picked by index tensors, which broadcast together; `axes` says which dims they index (`index`, `embedding`).
     Index "index" ("x", "indices*") Kernel { axes: Axes };
     /// `x` with the elements at the indices replaced by `values`, or summed with them (`index_put`).

@@ -136,6 +136,16 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     b.call(GroupedMm {}, &[x, batch, offs.into()]);
     let capture = b.weight("bias", &[6]);
     b.call(Contract { lanes: 2, program: sum(3, DType::F32) }, &[x, w, w, capture]);
+    let axes = |value: usize| Axes::from_slice(&[value]);
+    let (image, filters) = (b.weight("image", &[2, 4, 7]), b.weight("filters", &[6, 2, 3]));
+    let (stride, padding, dilation, groups) = (axes(2), axes(1), axes(1), 2);
+    let forward = Convolution { stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
+    let y: Operand = b.call(forward, &[image, filters]).into();
+    let extents = Shape::from_iter([Dim::from(7)]);
+    let of_input =
+        ConvolutionInput { extents, stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
+    b.call(of_input, &[y, filters]);
+    b.call(ConvolutionWeight { extents: axes(3), stride, padding, dilation, groups }, &[image, y]);
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);

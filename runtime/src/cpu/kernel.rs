@@ -3,7 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
-    contract, copy, experts, gather, moe, pointwise,
+    contract, convolution, copy, experts, gather, moe, pointwise,
     reduce::Reduction,
     rows,
     view::View,
@@ -43,6 +43,8 @@ pub enum Kernel {
     Softmax(usize, bool),
     /// With this epsilon.
     RmsNorm(f64),
+    /// A convolution or one of its gradients.
+    Convolution,
     /// Slices by index.
     Index,
     /// A join along a dim.
@@ -91,6 +93,7 @@ impl Kernel {
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
+            Op::Convolution(_) | Op::ConvolutionInput(_) | Op::ConvolutionWeight(_) => Kernel::Convolution,
             Op::Index(_) => Kernel::Index,
             Op::Cat(op) => Kernel::Cat(op.dim),
             _ => return None,
@@ -123,6 +126,7 @@ impl Kernel {
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),
             Kernel::RmsNorm(eps) => rows::rms_norm(call, *eps),
+            Kernel::Convolution => convolution::convolution(call),
             Kernel::Index => match &call.step.op {
                 Op::Index(op) => gather::index(call, &op.axes.clone()),
                 _ => Ok(Taken::Refused),

@@ -58,6 +58,13 @@ impl<'a, T: Number> Panel<'a, T> {
         Panel { data, rows, cols, rs: cols, cs: 1 }
     }
 
+    /// A matrix with element (i, j) at `i · rs + j · cs`.
+    pub fn strided(data: &'a [T], rows: usize, cols: usize, rs: usize, cs: usize) -> Panel<'a, T> {
+        let panel = Panel { data, rows, cols, rs, cs };
+        panel.check();
+        panel
+    }
+
     /// Part of a 2-d view: in place where it is stored in this type, else widened into `scratch`.
     pub fn of<'b: 'a>(view: &View<'b>, rows: Range<usize>, cols: Range<usize>, scratch: &'a mut Vec<T>) -> Panel<'a, T> {
         let (rs, cs) = (view.strides[0], view.strides[1]);

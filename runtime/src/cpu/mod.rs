@@ -3,8 +3,10 @@
 mod arena;
 mod block;
 mod call;
+mod compile;
 mod contract;
 mod convert;
+mod convolution;
 mod copy;
 mod dots;
 mod epilogue;

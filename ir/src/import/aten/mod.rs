@@ -5,6 +5,7 @@
 mod activations;
 mod attention;
 mod channels;
+mod convolution;
 mod creation;
 mod einsum;
 mod higher_order;

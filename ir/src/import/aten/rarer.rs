@@ -1,8 +1,8 @@
 //! The table, continued: operators that models use now and then.
 
 use super::{
-    Build, activations, attention, channels, creation, einsum, indexing, losses, pointwise, selections, special, statistics,
-    updates, views,
+    Build, activations, attention, channels, convolution, creation, einsum, indexing, losses, pointwise, selections, special,
+    statistics, updates, views,
 };
 use crate::ops::Pointwise as P;
 use statistics::Moment;
@@ -160,6 +160,42 @@ pub const ROWS: &[(&str, Build)] = &[
     (
         "aten._scaled_dot_product_efficient_attention.default(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None)",
         attention::with_logsumexp,
+    ),
+    // Convolutions.
+    (
+        "aten.convolution.default(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)",
+        convolution::convolution,
+    ),
+    ("aten.conv1d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
+    ("aten.conv2d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
+    ("aten.conv3d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
+    (
+        "aten.conv1d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
+    (
+        "aten.conv2d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
+    (
+        "aten.conv3d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
+    (
+        "aten.conv_transpose1d.default(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)",
+        convolution::transposed,
+    ),
+    (
+        "aten.conv_transpose2d.input(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)",
+        convolution::transposed,
+    ),
+    (
+        "aten.conv_transpose3d.input(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)",
+        convolution::transposed,
+    ),
+    (
+        "aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)",
+        convolution::backward,
     ),
     // Views and copies.
     ("aten.tensor_split.indices(self, indices, dim=0)", views::tensor_split_at),
