@@ -81,7 +81,12 @@ fn functions_of_two_operands() {
     binary("aten.copysign.Tensor", &[3.0, -3.0], &[-0.0, 1.0], &[-3.0, 3.0]);
     binary("aten.fmax.default", &[f32::NAN, 1.0], &[2.0, f32::NAN], &[2.0, 1.0]);
     binary("aten.xlogy.Tensor", &[0.0, 2.0, 0.0], &[0.0, 3.0, f32::NAN], &[0.0, 2.1972245773, f64::NAN]);
-    binary("aten.logaddexp.default", &[1000.0, f32::NEG_INFINITY], &[1000.0, f32::NEG_INFINITY], &[1000.6931471806, f64::NEG_INFINITY]);
+    binary(
+        "aten.logaddexp.default",
+        &[1000.0, f32::NEG_INFINITY],
+        &[1000.0, f32::NEG_INFINITY],
+        &[1000.6931471806, f64::NEG_INFINITY],
+    );
     binary("aten.logical_xor.default", &[0.0, 2.0, 3.0], &[5.0, 0.0, 1.0], &[1.0, 1.0, 0.0]);
     let shifted = run(
         "aten.__lshift__.Scalar",
@@ -89,10 +94,11 @@ fn functions_of_two_operands() {
         &[("self", input(0)), ("other", Argument::Int(7))],
     );
     same(&shifted[0], &[2], &[-128.0, -128.0]);
-    let shifted = run("aten.__rshift__.Tensor", &[ints(&[3], &[-8, 9, -1]), ints(&[3], &[1, 70, 99])], &[
-        ("self", input(0)),
-        ("other", input(1)),
-    ]);
+    let shifted = run(
+        "aten.__rshift__.Tensor",
+        &[ints(&[3], &[-8, 9, -1]), ints(&[3], &[1, 70, 99])],
+        &[("self", input(0)), ("other", input(1))],
+    );
     same(&shifted[0], &[3], &[-4.0, 0.0, -1.0]);
     let ends = [t(&[2], &[1.0, 2.0]), t(&[2], &[3.0, -2.0])];
     let lerp = [("self", input(0)), ("end", input(1)), ("weight", Argument::Float(0.75))];
@@ -109,20 +115,37 @@ fn selections() {
     same(&one("aten.tril.default", &[]), &[2, 3], &[1.0, 0.0, 0.0, 4.0, 5.0, 0.0]);
     same(&one("aten.triu.default", &[("diagonal", Argument::Int(1))]), &[2, 3], &[0.0, 2.0, 3.0, 0.0, 0.0, 6.0]);
     same(&one("aten.diagonal.default", &[("offset", Argument::Int(1))]), &[2], &[2.0, 6.0]);
-    same(&one("aten.diagonal.default", &[("dim1", Argument::Int(1)), ("dim2", Argument::Int(0)), ("offset", Argument::Int(-1))]), &[2], &[2.0, 6.0]);
+    same(
+        &one("aten.diagonal.default", &[("dim1", Argument::Int(1)), ("dim2", Argument::Int(0)), ("offset", Argument::Int(-1))]),
+        &[2],
+        &[2.0, 6.0],
+    );
     same(&one("aten.trace.default", &[]), &[], &[6.0]);
     same(&one("aten.roll.default", &[("shifts", list(&[1])), ("dims", list(&[1]))]), &[2, 3], &[3.0, 1.0, 2.0, 6.0, 4.0, 5.0]);
     same(&one("aten.roll.default", &[("shifts", list(&[-1]))]), &[2, 3], &[2.0, 3.0, 4.0, 5.0, 6.0, 1.0]);
     let windows = [("dimension", Argument::Int(1)), ("size", Argument::Int(2)), ("step", Argument::Int(1))];
     same(&one("aten.unfold.default", &windows), &[2, 2, 2], &[1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0]);
-    same(&one("aten.tile.default", &[("dims", list(&[2]))]), &[2, 6], &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 4.0, 5.0, 6.0]);
-    same(&one("aten.movedim.int", &[("source", Argument::Int(0)), ("destination", Argument::Int(-1))]), &[3, 2], &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    same(
+        &one("aten.tile.default", &[("dims", list(&[2]))]),
+        &[2, 6],
+        &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 4.0, 5.0, 6.0],
+    );
+    same(
+        &one("aten.movedim.int", &[("source", Argument::Int(0)), ("destination", Argument::Int(-1))]),
+        &[3, 2],
+        &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0],
+    );
     same(&one("aten.cumprod.default", &[("dim", Argument::Int(1))]), &[2, 3], &[1.0, 2.0, 6.0, 4.0, 20.0, 120.0]);
     let reflected = [("padding", list(&[2, 1]))];
-    same(&one("aten.reflection_pad1d.default", &reflected), &[2, 6], &[3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 6.0, 5.0, 4.0, 5.0, 6.0, 5.0]);
+    same(
+        &one("aten.reflection_pad1d.default", &reflected),
+        &[2, 6],
+        &[3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 6.0, 5.0, 4.0, 5.0, 6.0, 5.0],
+    );
     let circular = [("pad", list(&[1, 1])), ("mode", Argument::Text("circular".into()))];
     same(&one("aten.pad.default", &circular), &[2, 5], &[3.0, 1.0, 2.0, 3.0, 1.0, 6.0, 4.0, 5.0, 6.0, 4.0]);
-    let parts = run("aten.tensor_split.indices", &[x()], &[("self", input(0)), ("indices", list(&[1])), ("dim", Argument::Int(1))]);
+    let parts =
+        run("aten.tensor_split.indices", &[x()], &[("self", input(0)), ("indices", list(&[1])), ("dim", Argument::Int(1))]);
     same(&parts[1], &[2, 2], &[2.0, 3.0, 5.0, 6.0]);
 }
 
@@ -130,7 +153,8 @@ fn selections() {
 fn writes_by_index_and_searches() {
     let index = ints(&[2], &[0, 0]);
     let inputs = [t(&[2, 2], &[1.0, 2.0, 3.0, 4.0]), index.clone(), t(&[2, 2], &[10.0, 20.0, 30.0, 40.0])];
-    let add = [("self", input(0)), ("dim", Argument::Int(1)), ("index", input(1)), ("source", input(2)), ("alpha", Argument::Int(2))];
+    let add =
+        [("self", input(0)), ("dim", Argument::Int(1)), ("index", input(1)), ("source", input(2)), ("alpha", Argument::Int(2))];
     same(&run("aten.index_add.default", &inputs, &add)[0], &[2, 2], &[61.0, 2.0, 143.0, 4.0]);
     let fill = [("self", input(0)), ("dim", Argument::Int(0)), ("index", input(1)), ("value", Argument::Int(7))];
     same(&run("aten.index_fill.int_Scalar", &inputs[..2], &fill)[0], &[2, 2], &[7.0, 7.0, 3.0, 4.0]);
@@ -157,7 +181,8 @@ fn writes_by_index_and_searches() {
 fn contractions_by_label() {
     let (a, b) = (t(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), t(&[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
     let einsum = |equation: &str, inputs: &[Tensor], shape: &[usize], want: &[f64]| {
-        let arguments = [("equation", Argument::Text(equation.into())), ("tensors", Argument::Inputs((0..inputs.len()).collect()))];
+        let arguments =
+            [("equation", Argument::Text(equation.into())), ("tensors", Argument::Inputs((0..inputs.len()).collect()))];
         same(&run("aten.einsum.default", inputs, &arguments)[0], shape, want);
     };
     einsum("ij,jk->ki", &[a.clone(), b.clone()], &[2, 2], &[22.0, 49.0, 28.0, 64.0]);
@@ -216,7 +241,11 @@ fn convolutions() {
     let small = t(&[1, 1, 2], &[1.0, 2.0]);
     same(&run("aten.conv_transpose1d.default", &[small, kernel.clone()], &transposed)[0], &[1, 1, 4], &[1.0, 10.0, 2.0, 20.0]);
     // Two groups, a bias, and no batch.
-    let inputs = [t(&[2, 2, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), t(&[2, 1, 2, 2], &[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0]), t(&[2], &[0.5, -0.5])];
+    let inputs = [
+        t(&[2, 2, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]),
+        t(&[2, 1, 2, 2], &[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0]),
+        t(&[2], &[0.5, -0.5]),
+    ];
     let grouped = [("input", input(0)), ("weight", input(1)), ("bias", input(2)), ("groups", Argument::Int(2))];
     same(&run("aten.conv2d.default", &inputs, &grouped)[0], &[2, 1, 1], &[10.5, 12.5]);
     let backward = [
@@ -250,5 +279,9 @@ fn grouped_products_of_columns() {
 fn creation() {
     let steps = [("start", Argument::Int(0)), ("end", Argument::Int(1)), ("steps", Argument::Int(5))];
     same(&run("aten.linspace.default", &[], &steps)[0], &[5], &[0.0, 0.25, 0.5, 0.75, 1.0]);
-    same(&run("aten.eye.m", &[], &[("n", Argument::Int(2)), ("m", Argument::Int(3))])[0], &[2, 3], &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+    same(
+        &run("aten.eye.m", &[], &[("n", Argument::Int(2)), ("m", Argument::Int(3))])[0],
+        &[2, 3],
+        &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0],
+    );
 }

@@ -53,7 +53,14 @@ pub(super) fn convolution(emitter: &mut Emitter, step: &Step, of: Of, groups: us
          {to}[{target}] = cast<{stored}>(sum);\n"
     );
     let blocks = elements(result).ceil_div(THREADS);
-    let code = Code { headers: vec![Header::Math], items: String::new(), body, threads: [THREADS as u32, 1], shared_bytes: 0, residents: 0 };
+    let code = Code {
+        headers: vec![Header::Math],
+        items: String::new(),
+        body,
+        threads: [THREADS as u32, 1],
+        shared_bytes: 0,
+        residents: 0,
+    };
     emitter.launch(kernel, code, flat(blocks));
     Ok(())
 }

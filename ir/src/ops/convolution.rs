@@ -105,8 +105,7 @@ mod tests {
         let list = |value: usize| Axes::from_slice(&[value]);
         let window = Window { stride: &list(2), padding: &list(1), dilation: &list(1) };
         let geometry = Geometry::new(&[1, 1, 5], &[1, 1, 3], &[1, 1, 3], 1, window);
-        let read: Vec<Vec<Option<usize>>> =
-            (0..3).map(|out| (0..3).map(|tap| geometry.source(out, tap)).collect()).collect();
+        let read: Vec<Vec<Option<usize>>> = (0..3).map(|out| (0..3).map(|tap| geometry.source(out, tap)).collect()).collect();
         assert_eq!(read, [[None, Some(0), Some(1)], [Some(1), Some(2), Some(3)], [Some(3), Some(4), None]]);
     }
 }

@@ -123,7 +123,8 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let forward = Convolution { stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
     let y: Operand = b.call(forward, &[image, filters]).into();
     let extents = Shape::from_iter([Dim::from(7)]);
-    let of_input = ConvolutionInput { extents, stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
+    let of_input =
+        ConvolutionInput { extents, stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
     b.call(of_input, &[y, filters]);
     b.call(ConvolutionWeight { extents: axes(3), stride, padding, dilation, groups }, &[image, y]);
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));

@@ -16,7 +16,8 @@ use std::ops::Range;
 pub fn convolution(call: &mut Call<'_>) -> Outcome {
     let (a, b) = (call.view(0)?.clone(), call.view(1)?.clone());
     let result = call.outputs[0].shape.clone();
-    let geometry = |x: &[usize], w: &[usize], y: &[usize], groups: usize, window: Window<'_>| Geometry::new(x, w, y, groups, window);
+    let geometry =
+        |x: &[usize], w: &[usize], y: &[usize], groups: usize, window: Window<'_>| Geometry::new(x, w, y, groups, window);
     match &call.step.op {
         Op::Convolution(op) => {
             let g = geometry(&a.shape, &b.shape, &result, op.groups, op.window());

@@ -64,8 +64,11 @@ fn attend(c: &mut Call<'_, '_>) -> Built<Attention> {
     if rank < 2 || c.ty(k).rank() != rank || c.ty(v).rank() != rank {
         return Err(Fault::Bad("query, key and value must have one rank of at least 2".into()));
     }
-    let (k, v) =
-        if c.row.has("enable_gqa") && c.flag("enable_gqa")? { (repeat_heads(c, k, &query.shape)?, repeat_heads(c, v, &query.shape)?) } else { (k, v) };
+    let (k, v) = if c.row.has("enable_gqa") && c.flag("enable_gqa")? {
+        (repeat_heads(c, k, &query.shape)?, repeat_heads(c, v, &query.shape)?)
+    } else {
+        (k, v)
+    };
     let scale = match c.number("scale")? {
         Some(scale) => scale.as_f64(),
         None => match query.shape[rank - 1].as_const() {

@@ -33,12 +33,7 @@ fn numbers(c: &Call<'_, '_>, name: &str, spatial: usize) -> Built<Axes> {
 impl Settings {
     fn of(c: &Call<'_, '_>, spatial: usize, padding: Axes) -> Built<Settings> {
         let groups = usize::try_from(c.int("groups")?).map_err(|_| Fault::Bad("`groups` is negative".into()))?;
-        Ok(Settings {
-            stride: numbers(c, "stride", spatial)?,
-            padding,
-            dilation: numbers(c, "dilation", spatial)?,
-            groups,
-        })
+        Ok(Settings { stride: numbers(c, "stride", spatial)?, padding, dilation: numbers(c, "dilation", spatial)?, groups })
     }
 
     fn forward(&self, c: &mut Call<'_, '_>, x: Value, w: Value) -> Built<Value> {

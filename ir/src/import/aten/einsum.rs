@@ -97,8 +97,8 @@ fn label(text: &str, rank: usize) -> Built<Vec<u32>> {
 
 /// Repeated labels become one, of the diagonal.
 fn without_repeats(c: &mut Call<'_, '_>, mut x: Labelled) -> Built<Labelled> {
-    while let Some((i, j)) = (0..x.labels.len())
-        .find_map(|i| (i + 1..x.labels.len()).find(|&j| x.labels[i] == x.labels[j]).map(|j| (i, j)))
+    while let Some((i, j)) =
+        (0..x.labels.len()).find_map(|i| (i + 1..x.labels.len()).find(|&j| x.labels[i] == x.labels[j]).map(|j| (i, j)))
     {
         x.value = diagonal_of(c, x.value, 0, i, j)?;
         let label = x.labels[i];
@@ -162,9 +162,8 @@ pub fn tensordot(c: &mut Call<'_, '_>) -> Built {
     if of_a.len() != of_b.len() || of_a.iter().any(|&i| i >= left as usize) || of_b.iter().any(|&i| i >= right) {
         return Err(Fault::Bad("its lists of dims do not fit".into()));
     }
-    let labels: Vec<u32> = (0..right)
-        .map(|i| of_b.iter().position(|&at| at == i).map_or(left + i as u32, |pair| of_a[pair] as u32))
-        .collect();
+    let labels: Vec<u32> =
+        (0..right).map(|i| of_b.iter().position(|&at| at == i).map_or(left + i as u32, |pair| of_a[pair] as u32)).collect();
     let summed: Vec<u32> = of_a.iter().map(|&i| i as u32).collect();
     let a = Labelled { value: a, labels: (0..left).collect() };
     let output: Vec<u32> = a.labels.iter().chain(&labels).copied().filter(|label| !summed.contains(label)).collect();

@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn no_target_is_listed_twice_and_every_default_parses() {
         let mut seen = std::collections::HashSet::new();
-        let rows = table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
+        let rows =
+            table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
         for schema in rows {
             let (target, params) = parse(schema);
             assert!(seen.insert(target.clone()), "{target} is listed twice");

@@ -1,8 +1,8 @@
 //! The table, continued: operators that models use now and then.
 
 use super::{
-    Build, activations, attention, channels, convolution, creation, einsum, indexing, losses, pointwise, selections, special, statistics, updates,
-    views,
+    Build, activations, attention, channels, convolution, creation, einsum, indexing, losses, pointwise, selections, special,
+    statistics, updates, views,
 };
 use crate::ops::Pointwise as P;
 use statistics::Moment;
@@ -107,9 +107,7 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.std.default(self, unbiased=True)", |c| statistics::variance(c, &[Moment::Std])),
     ("aten.var_mean.default(self, unbiased=True)", |c| statistics::variance(c, &[Moment::Var, Moment::Mean])),
     ("aten.std_mean.default(self, unbiased=True)", |c| statistics::variance(c, &[Moment::Std, Moment::Mean])),
-    ("aten.std_mean.dim(self, dim, unbiased=True, keepdim=False)", |c| {
-        statistics::variance(c, &[Moment::Std, Moment::Mean])
-    }),
+    ("aten.std_mean.dim(self, dim, unbiased=True, keepdim=False)", |c| statistics::variance(c, &[Moment::Std, Moment::Mean])),
     ("aten.std_mean.correction(self, dim=None, correction=None, keepdim=False)", |c| {
         statistics::variance(c, &[Moment::Std, Moment::Mean])
     }),
@@ -135,10 +133,7 @@ pub const ROWS: &[(&str, Build)] = &[
         "aten.native_batch_norm.default(input, weight, bias, running_mean, running_var, training, momentum, eps)",
         channels::native_batch_norm,
     ),
-    (
-        "aten.nll_loss_nd.default(self, target, weight=None, reduction=1, ignore_index=-100)",
-        losses::nll_loss,
-    ),
+    ("aten.nll_loss_nd.default(self, target, weight=None, reduction=1, ignore_index=-100)", losses::nll_loss),
     ("aten.nll_loss.default(self, target, weight=None, reduction=1, ignore_index=-100)", losses::nll_loss),
     ("aten.nll_loss_forward.default(self, target, weight, reduction, ignore_index)", losses::negative_log_likelihood),
     ("aten.nll_loss2d_forward.default(self, target, weight, reduction, ignore_index)", losses::negative_log_likelihood),
@@ -174,9 +169,18 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.conv1d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
     ("aten.conv2d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
     ("aten.conv3d.default(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", convolution::plain),
-    ("aten.conv1d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)", convolution::padded_by_name),
-    ("aten.conv2d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)", convolution::padded_by_name),
-    ("aten.conv3d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)", convolution::padded_by_name),
+    (
+        "aten.conv1d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
+    (
+        "aten.conv2d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
+    (
+        "aten.conv3d.padding(input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1)",
+        convolution::padded_by_name,
+    ),
     (
         "aten.conv_transpose1d.default(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)",
         convolution::transposed,

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{Axes, Expand, Full, Gather, Index, IndexPut, Iota, Permute, Pointwise as P, Reduce, ReduceKind, Reshape, ScatterAdd, Slice},
+    ops::{
+        Axes, Expand, Full, Gather, Index, IndexPut, Iota, Permute, Pointwise as P, Reduce, ReduceKind, Reshape, ScatterAdd,
+        Slice,
+    },
 };
 
 /// `x` with its last dim moved to `to`, or the dim `from` moved to the end.
@@ -263,7 +266,9 @@ pub fn cumprod(c: &mut Call<'_, '_>) -> Built {
     let before = two(c, P::Le, factor, result)?;
     let one = if integer { Scalar::Int(1) } else { Scalar::Float(1.0) };
     let kept = select(c, before, factors, one)?;
-    Ok(Out::Value(c.op(Reduce { kind: ReduceKind::Prod, dims: Axes::from_iter([dim + 1]), keepdim: false, dtype }, [kept.into()])?))
+    Ok(Out::Value(
+        c.op(Reduce { kind: ReduceKind::Prod, dims: Axes::from_iter([dim + 1]), keepdim: false, dtype }, [kept.into()])?,
+    ))
 }
 
 /// One at the position that each element names, in a last dim of `num_classes`.

@@ -318,8 +318,7 @@ pub fn shrink(c: &mut Call<'_, '_>, soft: bool) -> Built {
     let lambda = c.float("lambd")?;
     let x = c.tensor("self")?;
     let (above, below) = (two(c, P::Gt, x, float(lambda))?, two(c, P::Lt, x, float(-lambda))?);
-    let (high, low) =
-        if soft { (two(c, P::Sub, x, float(lambda))?, two(c, P::Add, x, float(lambda))?) } else { (x, x) };
+    let (high, low) = if soft { (two(c, P::Sub, x, float(lambda))?, two(c, P::Add, x, float(lambda))?) } else { (x, x) };
     // `x · 0` rather than 0, so that NaN stays.
     let zero = two(c, P::Mul, x, float(0.0))?;
     let lower = select(c, below, low, zero)?;
