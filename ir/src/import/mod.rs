@@ -17,6 +17,7 @@ mod strides;
 mod translate;
 
 pub use archive::Archive;
+pub use aten::{Operator, operators};
 pub use error::{ImportError, UnsupportedTarget};
 pub use reference::ReferenceError;
 

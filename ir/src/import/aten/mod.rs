@@ -86,6 +86,34 @@ pub fn lookup(target: &str) -> Option<&'static Row> {
     ROWS.get(target)
 }
 
+/// An operator that imports, as documentation shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// `aten.add.Tensor`.
+    pub target: String,
+    /// Its parameters with their defaults, as PyTorch's schema has them.
+    pub parameters: String,
+    /// There is a form that writes its result into `self`, with the same parameters.
+    pub has_in_place: bool,
+}
+
+/// All operators that import, sorted by target; those that only check are left out.
+pub fn operators() -> Vec<Operator> {
+    let rows = table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE);
+    let mut all: Vec<Operator> = rows
+        .map(|&(schema, _)| {
+            let (target, parameters) = schema.split_once('(').unwrap_or((schema, ""));
+            Operator {
+                target: target.replace("[_]", ""),
+                parameters: parameters.trim_end_matches(')').into(),
+                has_in_place: target.contains("[_]"),
+            }
+        })
+        .collect();
+    all.sort_by(|a, b| a.target.cmp(&b.target));
+    all
+}
+
 type Params = Vec<(String, Option<Argument>)>;
 
 /// The target and the parameters of `name(self, dim=-1, …)`.
