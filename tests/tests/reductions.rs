@@ -146,6 +146,10 @@ impl Case {
             // Tensors without elements are not in the file.
             let Some(reference) = want.key.as_ref().map(|key| &tensors[key]) else { continue };
             let reference = in_dtype(reference.clone(), dtype);
+            // The mean of no complex numbers is NaN in both parts on a CPU, and in one on a GPU, where the references are from.
+            if self.op == "mean" && dtype.is_complex() && self.shape.contains(&0) && in_f64(got).iter().all(|x| x.is_nan()) {
+                continue;
+            }
             if self.op == "prod" && matches!(dtype, DType::F16 | DType::Bf16 | DType::F32) {
                 self.check_product(got, &reference)?;
                 continue;

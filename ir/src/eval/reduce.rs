@@ -110,8 +110,8 @@ impl Fold for Complex64 {
     }
 
     fn mean(sum: Complex64, count: usize) -> Complex64 {
-        // PyTorch's mean of no complex numbers is NaN + 0i.
-        if count == 0 { Complex64::new(f64::NAN, 0.0) } else { sum / count as f64 }
+        // Of no numbers, or with a NaN in one part, division by a complex number makes NaN in both, as on PyTorch's CPU.
+        sum / Complex64::new(count as f64, 0.0)
     }
 
     fn beats(_: Complex64, _: Complex64, _: bool) -> bool {

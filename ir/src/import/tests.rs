@@ -1,5 +1,8 @@
 //! Broken and unusual archives, built here; real ones are read in `ir/tests`.
 
+mod found;
+mod sparse;
+
 use super::*;
 use serde_json::{Value as Json, json};
 use std::io::Write;

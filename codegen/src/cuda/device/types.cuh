@@ -94,8 +94,8 @@ DEVICE u8 round_f8(u32 magnitude) {
 }
 DEVICE f8e4m3fn round_f8e4m3fn(float x) {
     u32 bits = __float_as_uint(x), sign = bits & 0x80000000u, magnitude = bits ^ sign;
-    // From 480 on (the first value that rounds past 448): NaN, as c10 has it.
-    u8 y = magnitude >= (1087u << 20) ? 0x7f : round_f8<3, 7>(magnitude);
+    // Beyond 448, infinity too: 448, as of PyTorch 2.15.
+    u8 y = magnitude > 0x7f800000u ? 0x7f : magnitude >= 0x43e00000u ? 0x7e : round_f8<3, 7>(magnitude);
     return f8e4m3fn{(u8)(y | (sign >> 24))};
 }
 DEVICE f8e5m2 round_f8e5m2(float x) {
