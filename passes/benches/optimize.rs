@@ -2,6 +2,9 @@
 //!
 //! `cargo bench -p eglu-passes`. Before it measures, it checks that every expert of the largest graph fuses and prints the peak memory.
 
+// criterion_group! writes a public function without documentation.
+#![allow(missing_docs)]
+
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use eglu_ir::{
     DType, Graph, Op, Operand, OutputKind, TensorType, Value,

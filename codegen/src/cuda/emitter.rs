@@ -55,6 +55,7 @@ impl Emitter {
         match &step.op {
             Op::Pointwise(op) => pointwise::pointwise(self, step, *op),
             Op::Cast(op) => pointwise::cast(self, step, op),
+            Op::Bitcast(_) => pointwise::bitcast(self, step),
             Op::Map(op) => pointwise::map(self, step, "map", &op.program),
             Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
             Op::Iota(op) => pointwise::iota(self, step, op),

@@ -113,6 +113,19 @@ pub fn sample(code: OpCode) -> Sample {
             let (x, v, w) = (b.input(F32, &[s, d(64)]), b.fixed(F32, &[64, 96]), b.fixed(F32, &[64, 96]));
             b.call(Contract { lanes: 2, program: swiglu(F32) }, &[x, v, w])
         }
+        OpCode::Convolution | OpCode::ConvolutionInput | OpCode::ConvolutionWeight => {
+            let (stride, padding, dilation, groups) = (axes(&[2, 1]), axes(&[1, 0]), axes(&[1, 2]), 2);
+            let (x, w) = (b.input(F32, &[s.clone(), d(4), d(9), d(10)]), b.fixed(F32, &[6, 2, 3, 3]));
+            let grad = b.input(F32, &[s, d(6), d(5), d(6)]);
+            match code {
+                OpCode::Convolution => b.call(Convolution { stride, padding, dilation, groups }, &[x, w]),
+                OpCode::ConvolutionInput => {
+                    let extents = [d(9), d(10)].into_iter().collect();
+                    b.call(ConvolutionInput { extents, stride, padding, dilation, groups }, &[grad, w])
+                }
+                _ => b.call(ConvolutionWeight { extents: axes(&[3, 3]), stride, padding, dilation, groups }, &[x, grad]),
+            }
+        }
         OpCode::Index => {
             let (x, index) = (b.fixed(Bf16, &[50, 64]), b.input(I64, &[s]));
             b.call(Index { axes: axes(&[0]) }, &[x, index])

@@ -143,6 +143,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Slice(op) => one(views::slice(op, call)),
         Op::Iota(op) => one(views::iota(op, call)),
         Op::Full(op) => one(views::full(op, call)),
+        Op::Bitcast(op) => one(Ok(Tensor::from_bytes(op.dtype, call.shape(), call.tensor(0)?.bytes())?)),
         Op::Cast(op) => one(values::cast(call.tensor(0)?, op.dtype)),
         Op::Map(op) => program::map(&op.program, call),
         Op::Glu(op) => program::map(&op.program, call),

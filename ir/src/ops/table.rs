@@ -199,6 +199,8 @@ ops! {
 
     /// Conversion to `dtype` with PyTorch's rounding, truncation and saturation (`to`, `_to_copy`).
     Cast "cast" ("x") Pointwise { dtype: DType };
+    /// The bytes of the elements, row-major, read as `dtype`; where that is of another size, the last dim grows or shrinks (`view.dtype`).
+    Bitcast "bitcast" ("x") Kernel { dtype: DType };
     /// A pointwise program over broadcast operands; one output for each of its results.
     Map "map" ("x*") Pointwise { program: Arc<Program> };
 

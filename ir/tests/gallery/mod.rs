@@ -64,6 +64,7 @@ fn pointwise(b: &mut Builder, x: Operand, mask: Operand, ids: Operand) {
     b.call(Pointwise::Add, &[ids, Operand::Scalar(Scalar::Int(-3))]);
     b.call(Pointwise::Ne, &[mask, Operand::Scalar(Scalar::Bool(true))]);
     b.call(Cast { dtype: DType::F8E4M3Fn }, &[x]);
+    b.call(Bitcast { dtype: DType::I16 }, &[x]);
     b.call(Map { program: sum(3, DType::F32) }, &[x, x, x]);
     b.call(Glu { program: gating(DType::F32) }, &[x, x]);
 }

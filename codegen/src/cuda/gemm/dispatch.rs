@@ -100,9 +100,9 @@ pub(super) fn by_offsets(
         let from = kernel.read(offsets)?;
         let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
         let offset = kernel.offset(&["g".into()], &offsets.layout.strides);
-        let rows = kernel.dim(rows);
+        let (most, rows) = (kernel.dim(&most_tiles(rows, groups, *tile)), kernel.dim(rows));
         let body = format!(
-            "tiles_of_offsets<{tile}>([&](int g) {{ return (i64){from}[{offset}]; }}, {groups}, {rows}, {all}, {list});\n"
+            "tiles_of_offsets<{tile}>([&](int g) {{ return (i64){from}[{offset}]; }}, {groups}, {rows}, {most}, {all}, {list});\n"
         );
         let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
         emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(when.clone()));

@@ -9,7 +9,7 @@ use super::{
     updates::iota,
 };
 use crate::{
-    DType, Dim, Operand, Scalar, Shape, Value,
+    DType, Dim, NodeKind, Op, Operand, Scalar, Shape, Value,
     ops::{Axes, Cat, Expand, Full, Gather, Index, IndexPut, Iota, Pointwise, Reshape, ScatterAdd, Slice, Sort, TopK},
 };
 use smallvec::smallvec;
@@ -75,8 +75,20 @@ pub fn index_select(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?))
 }
 
+/// Rows of a table. Negative ids are refused, unlike by indexing: they become a number that is out of range from either end.
 pub fn embedding(c: &mut Call<'_, '_>) -> Built {
-    let (weight, ids) = (c.tensor("weight")?, c.tensor("indices")?);
+    let (weight, mut ids) = (c.tensor("weight")?, c.tensor("indices")?);
+    let lowest = match c.ty(ids).dtype {
+        DType::I64 => Some(i64::MIN),
+        DType::I32 => Some(i64::from(i32::MIN)),
+        _ => None,
+    };
+    let counts =
+        matches!(&c.translator.graph.node(ids.node).kind, NodeKind::Call(Op::Iota(iota)) if iota.start >= 0 && iota.step >= 0);
+    if let Some(lowest) = lowest.filter(|_| !counts) {
+        let negative = c.op(Pointwise::Lt, [ids.into(), Scalar::Int(0).into()])?;
+        ids = c.op(Pointwise::Where, [negative.into(), Scalar::Int(lowest).into(), ids.into()])?;
+    }
     Ok(Out::Value(c.op(Index { axes: Axes::from_iter([0]) }, [weight.into(), ids.into()])?))
 }
 

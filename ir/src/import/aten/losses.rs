@@ -24,6 +24,9 @@ pub fn cross_entropy(c: &mut Call<'_, '_>) -> Built {
         return probability_loss(c, logits, target);
     }
     let axis = usize::from(ty.rank() > 1);
+    if target_ty.rank() + 1 != ty.rank() {
+        return Err(Fault::Bad(format!("targets {target_ty} for logits {ty}: they must have one dim less")));
+    }
     let classes = ty.shape.get(axis).and_then(Dim::as_const);
     let classes = classes.ok_or_else(|| Fault::Unsupported("over a dynamic number of classes".into()))?;
     let dtype = ty.dtype.opmath();

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Dim, Shape, Value,
-    ops::{Axes, Expand, Permute, Reshape},
+    ops::{Axes, Bitcast, Expand, Permute, Reshape},
     types,
 };
 
@@ -58,7 +58,7 @@ pub fn view_dtype(c: &mut Call<'_, '_>) -> Built {
     let x = c.alias("self")?;
     let (from, to) = (c.alias_ty(x)?.dtype, c.dtype("dtype")?);
     match to {
-        Some(to) if to != from => Err(Fault::Unsupported(format!("it reinterprets the bytes of {from} as {to}"))),
+        Some(dtype) if dtype != from => Ok(Out::Alias(c.view(x, Bitcast { dtype })?)),
         _ => Ok(Out::Alias(x)),
     }
 }
@@ -223,6 +223,11 @@ fn declared_lengths(c: &mut Call<'_, '_>, dim: usize, whole: &Dim) -> Built<Vec<
     Ok(lengths)
 }
 
+/// Refuses a list of more tensors than any graph has: every one becomes a node.
+fn bounded(count: i64) -> Built<()> {
+    if count > 1 << 16 { Err(Fault::Unsupported(format!("into {count} tensors"))) } else { Ok(()) }
+}
+
 /// Lengths of the parts of `whole` that have `size` elements, the last fewer.
 fn even(whole: i64, size: i64) -> Built<Vec<Dim>> {
     if size < 1 {
@@ -235,6 +240,7 @@ fn even(whole: i64, size: i64) -> Built<Vec<Dim>> {
     if whole == 0 {
         return Ok(vec![Dim::from(0)]);
     }
+    bounded(whole / size)?;
     Ok((0..whole).step_by(size as usize).map(|start| Dim::from(size.min(whole - start))).collect())
 }
 
@@ -257,7 +263,11 @@ pub fn chunk(c: &mut Call<'_, '_>) -> Built {
             return Err(Fault::Bad(format!("{chunks} chunks")));
         }
         // An empty dim still gives that many chunks, all empty.
-        if whole == 0 { Ok(vec![Dim::from(0); chunks.min(1 << 16) as usize]) } else { even(whole, (whole + chunks - 1) / chunks) }
+        if whole == 0 {
+            Ok(vec![Dim::from(0); chunks.min(1 << 16) as usize])
+        } else {
+            even(whole, whole / chunks + i64::from(whole % chunks > 0))
+        }
     })
 }
 
@@ -352,6 +362,7 @@ pub fn unbind(c: &mut Call<'_, '_>) -> Built {
     let Some(count) = shape.get(dim).and_then(Dim::as_const) else {
         return Err(Fault::Unsupported("it takes a dynamic extent apart".into()));
     };
+    bounded(count)?;
     Ok(Out::Aliases((0..count).map(|i| slices::one(c, x, dim, Dim::from(i))).collect::<Built<_>>()?))
 }
 

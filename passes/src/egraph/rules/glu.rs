@@ -88,7 +88,9 @@ fn gated_by_parts() -> Result<Rule, RuleError> {
             let dtype = dtype(s)?;
             let mut program = Program::new([dtype; 2]);
             let sigmoid = program.push(InstrOp::Pointwise(Pointwise::Sigmoid), [Ref::Param(0)], dtype);
+            let sigmoid = program.push(InstrOp::Cast, [sigmoid], dtype);
             let gate = program.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), sigmoid], dtype);
+            let gate = program.push(InstrOp::Cast, [gate], dtype);
             let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [gate, Ref::Param(1)], dtype);
             emit(s, stored(program, product, dtype))
         })
