@@ -50,7 +50,7 @@ fn unary(name: &str, x: &[f32], want: &[f64]) {
 #[test]
 fn functions_of_one_operand() {
     unary("tan", &[0.5, -1.0], &[0.5463024898, -1.5574077247]);
-    unary("asin", &[0.5, 2.0], &[0.5235987756, f64::NAN]);
+    unary("asin", &[0.5, 2.0], &[std::f64::consts::FRAC_PI_6, f64::NAN]);
     unary("sinh", &[0.5], &[0.5210953055]);
     unary("asinh", &[-0.5], &[-0.4812118251]);
     unary("acosh", &[2.0], &[1.3169578969]);
@@ -64,7 +64,7 @@ fn functions_of_one_operand() {
     unary("hardsigmoid", &[-4.0, 0.0, 1.5, 9.0], &[0.0, 0.5, 0.75, 1.0]);
     unary("hardswish", &[-4.0, 1.0], &[0.0, 0.6666666667]);
     unary("mish", &[1.0, -30.0], &[0.8650983882, -2.807286908e-12]);
-    unary("log_sigmoid", &[-200.0, 0.0], &[-200.0, -0.6931471806]);
+    unary("log_sigmoid", &[-200.0, 0.0], &[-200.0, -std::f64::consts::LN_2]);
     unary("selu", &[1.0, -1.0], &[1.0507009874, -1.1113307378]);
     unary("relu6", &[-1.0, 3.0, 7.0, f32::NAN], &[0.0, 3.0, 6.0, f64::NAN]);
     unary("isneginf", &[f32::NEG_INFINITY, f32::INFINITY], &[1.0, 0.0]);
@@ -76,7 +76,7 @@ fn functions_of_two_operands() {
         let inputs = [t(&[x.len()], x), t(&[y.len()], y)];
         same(&run(target, &inputs, &[("self", input(0)), ("other", input(1))])[0], &[x.len()], want);
     };
-    binary("aten.atan2.default", &[1.0, -1.0], &[-1.0, 0.0], &[2.3561944902, -1.5707963268]);
+    binary("aten.atan2.default", &[1.0, -1.0], &[-1.0, 0.0], &[2.3561944902, -std::f64::consts::FRAC_PI_2]);
     binary("aten.hypot.default", &[3.0, 1e30], &[4.0, 1e30], &[5.0, 1.414213562e30]);
     binary("aten.copysign.Tensor", &[3.0, -3.0], &[-0.0, 1.0], &[-3.0, 3.0]);
     binary("aten.fmax.default", &[f32::NAN, 1.0], &[2.0, f32::NAN], &[2.0, 1.0]);
@@ -187,7 +187,7 @@ fn contractions_by_label() {
     };
     einsum("ij,jk->ki", &[a.clone(), b.clone()], &[2, 2], &[22.0, 49.0, 28.0, 64.0]);
     einsum("ij,jk", &[a.clone(), b.clone()], &[2, 2], &[22.0, 28.0, 49.0, 64.0]);
-    einsum("...j->...", &[a.clone()], &[2], &[6.0, 15.0]);
+    einsum("...j->...", std::slice::from_ref(&a), &[2], &[6.0, 15.0]);
     einsum("ij,ij->j", &[a.clone(), a.clone()], &[3], &[17.0, 29.0, 45.0]);
     einsum("i,j->ij", &[t(&[2], &[1.0, 2.0]), t(&[2], &[3.0, 4.0])], &[2, 2], &[3.0, 4.0, 6.0, 8.0]);
     einsum("ii->i", &[t(&[2, 2], &[1.0, 2.0, 3.0, 4.0])], &[2], &[1.0, 4.0]);
