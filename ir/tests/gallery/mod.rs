@@ -4,8 +4,8 @@
 mod programs;
 
 use eglu_ir::{
-    Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Program, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType,
-    Value, ops::*, program::InstrOp,
+    Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType, Value,
+    ops::*,
 };
 use programs::{gating, sum};
 use std::sync::Arc;
