@@ -15,6 +15,7 @@ use crate::{
 use eglu_ir::{Graph, GraphError, Op, Operand, Value};
 
 /// What a rule makes of a call.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum Rewrite {
     /// Another call with the same outputs.
     Call(Op, Operands),
