@@ -31,11 +31,13 @@ fn archives(folder: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
     archives.map(|archive| (archive.clone(), beside(archive))).collect()
 }
 
-/// Elements as f64; the parts of complex ones follow each other.
+/// Elements as f64; the parts of complex ones follow each other, and one that is NaN makes both so: PyTorch's devices differ in which.
 fn as_f64(tensor: &Tensor) -> Vec<f64> {
     if tensor.dtype().is_complex() {
         let cast = eval_op(&Cast { dtype: DType::C128 }.into(), &[EvalOperand::Tensor(tensor)], &Default::default());
-        return cast.unwrap_or_else(|e| panic!("{e}"))[0].as_slice::<[f64; 2]>().as_flattened().to_vec();
+        let cast = cast.unwrap_or_else(|e| panic!("{e}")).remove(0);
+        let nan = |[re, im]: &[f64; 2]| re.is_nan() || im.is_nan();
+        return cast.as_slice().iter().flat_map(|pair| if nan(pair) { [f64::NAN; 2] } else { *pair }).collect();
     }
     let cast = eval_op(&Cast { dtype: DType::F64 }.into(), &[EvalOperand::Tensor(tensor)], &Default::default());
     cast.unwrap_or_else(|e| panic!("{e}"))[0].as_slice().to_vec()
