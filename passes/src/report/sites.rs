@@ -3,7 +3,7 @@
 use super::{Kind, Report, Saves, Site, Step};
 use crate::cost;
 use eglu_ir::{Graph, NodeId, Op, Operand, Value, ops::Lowering};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The fused nodes in topological order.
@@ -15,10 +15,11 @@ pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
     let mut kinds: Vec<(usize, NodeId, Kind)> =
         order.into_iter().enumerate().filter_map(|(at, id)| Some((at, id, kind(graph, id)?))).collect();
     kinds.sort_by_key(|&(at, _, kind)| (kind != Kind::Moe, at));
+    let found = Occurrences::new(report);
     let mut claimed: FxHashSet<Arc<str>> = FxHashSet::default();
     let mut sites: Vec<(usize, Site)> = Vec::new();
     for (at, id, kind) in kinds {
-        if let Some(site) = site(report, graph, (id, kind), &claimed) {
+        if let Some(site) = site(report, &found, graph, (id, kind), &claimed) {
             claimed.extend(site.nodes.iter().cloned());
             sites.push((at, site));
         }
@@ -27,15 +28,56 @@ pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
     sites.into_iter().map(|(_, site)| site).collect()
 }
 
-fn site(report: &Report, graph: &Graph, (id, kind): (NodeId, Kind), claimed: &FxHashSet<Arc<str>>) -> Option<Site> {
+/// Where names occur, so that deep models are not searched for each of their sites.
+struct Occurrences {
+    /// The imported node of each name.
+    nodes: FxHashMap<Arc<str>, NodeId>,
+    /// Steps of the trail that rewrote each imported node, and those that rewrote none.
+    steps: FxHashMap<Arc<str>, Vec<usize>>,
+    elsewhere: Vec<usize>,
+}
+
+impl Occurrences {
+    fn new(report: &Report) -> Occurrences {
+        let graph = report.before();
+        let nodes = graph.node_ids().map(|id| (graph.node(id).name.clone(), id)).collect();
+        let mut found = Occurrences { nodes, steps: FxHashMap::default(), elsewhere: Vec::new() };
+        for (at, step) in report.trail.iter().enumerate() {
+            for node in &step.nodes {
+                found.steps.entry(node.clone()).or_default().push(at);
+            }
+            if step.nodes.is_empty() {
+                found.elsewhere.push(at);
+            }
+        }
+        found
+    }
+
+    /// Positions of the steps that may have made what stands for these nodes, the last first.
+    fn steps_of(&self, origins: &[Arc<str>]) -> Vec<usize> {
+        let own = origins.iter().filter_map(|name| self.steps.get(name)).flatten();
+        let mut steps: Vec<usize> = own.chain(&self.elsewhere).copied().collect();
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        steps.dedup();
+        steps
+    }
+}
+
+fn site(
+    report: &Report,
+    found: &Occurrences,
+    graph: &Graph,
+    (id, kind): (NodeId, Kind),
+    claimed: &FxHashSet<Arc<str>>,
+) -> Option<Site> {
     let node = graph.node(id);
     let own: Vec<Arc<str>> = node.origins.iter().filter(|name| !claimed.contains(*name)).cloned().collect();
-    let saves = saves(report, &own);
+    let saves = saves(report, found, &own);
     // Blocks are worth naming however they arrived; anything else is a site only where several kernels became one.
     let named = matches!(kind, Kind::Moe | Kind::Glu | Kind::Route);
     (named || saves.launches > 0).then(|| Site {
         kind,
-        rule: rule(report, node.op(), &node.origins),
+        rule: rule(report, found, node.op(), &node.origins),
         nodes: if own.is_empty() { node.origins.to_vec() } else { own },
         saves,
         node: node.name.clone(),
@@ -75,10 +117,10 @@ fn product_of(graph: &Graph, operand: Operand) -> Option<Value> {
 
 /// The last rule that made this op of these nodes, at the top of its result or else inside, where texts are cut short and only the rule's
 /// name tells; without one, the pass that fuses without rules.
-fn rule(report: &Report, op: Option<&Op>, origins: &[Arc<str>]) -> String {
+fn rule(report: &Report, found: &Occurrences, op: Option<&Op>, origins: &[Arc<str>]) -> String {
     let Some(name) = op.map(Op::name) else { return String::new() };
-    let here = |step: &&Step| step.nodes.is_empty() || step.nodes.iter().any(|node| origins.contains(node));
-    let last = |made: &dyn Fn(&Step) -> bool| report.trail.iter().rev().filter(here).find(|step| made(step));
+    let steps = found.steps_of(origins);
+    let last = |made: &dyn Fn(&Step) -> bool| steps.iter().map(|&at| &report.trail[at]).find(|step| made(step));
     let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
     // A rule that rewrites something inside of it did not make it.
     let top = last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call));
@@ -87,10 +129,10 @@ fn rule(report: &Report, op: Option<&Op>, origins: &[Arc<str>]) -> String {
 }
 
 /// Kernels that the imported nodes would launch one by one, less the one left; and the traffic between them.
-fn saves(report: &Report, origins: &[Arc<str>]) -> Saves {
+fn saves(report: &Report, found: &Occurrences, origins: &[Arc<str>]) -> Saves {
     let graph = report.before();
     let sizes = report.sizes();
-    let inside: FxHashSet<NodeId> = origins.iter().filter_map(|name| graph.find(name)).collect();
+    let inside: FxHashSet<NodeId> = origins.iter().filter_map(|name| found.nodes.get(name).copied()).collect();
     let launching: Vec<NodeId> = inside.iter().copied().filter(|&id| graph.node(id).op().is_some_and(cost::launches)).collect();
     let bytes: f64 = launching
         .iter()
