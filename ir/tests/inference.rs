@@ -350,9 +350,8 @@ impl Case {
         let (stride, padding, dilation, kernel, input) = (list(1, 2), list(0, 2), list(1, 2), list(1, 3), list(5, 6));
         let (groups, channels, samples) = (1 + self.below(2), 1 + self.below(2), self.below(3));
         let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
-        let output: Vec<usize> = (0..spatial)
-            .map(|i| (input[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) / stride[i] + 1)
-            .collect();
+        let output: Vec<usize> =
+            (0..spatial).map(|i| (input[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) / stride[i] + 1).collect();
         let [x, w, y] =
             [with(samples, groups * channels, &input), with(groups * 2, channels, &kernel), with(samples, groups * 2, &output)];
         match code {
