@@ -15,6 +15,7 @@ use crate::{
 use eglu_ir::{Graph, GraphError, Op, Operand, Value};
 
 /// What a rule makes of a call.
+#[expect(clippy::large_enum_variant, reason = "short-lived: one at a time is made and taken apart")]
 pub(crate) enum Rewrite {
     /// Another call with the same outputs.
     Call(Op, Operands),

@@ -13,6 +13,7 @@ pub struct MergeEqual;
 
 /// What makes two nodes equal.
 #[derive(PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "short-lived: one at a time is made and taken apart")]
 enum Key {
     Weight(Arc<str>),
     Constant(DType, Vec<usize>, Vec<u8>),
