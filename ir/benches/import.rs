@@ -16,7 +16,7 @@ const LAYERS: usize = 120;
 fn deep(fixture: &Path, to: &Path) {
     let bytes = std::fs::read(fixture).expect("the fixture");
     let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("the fixture is an archive");
-    let name = archive.file_names().find(|name| name.contains("/models/")).expect("a program").to_owned();
+    let name = archive.file_names().flatten().find(|name| name.contains("/models/")).expect("a program").into_owned();
     let mut text = String::new();
     archive.by_name(&name).expect("the program").read_to_string(&mut text).expect("the program is text");
     let mut program: Value = serde_json::from_str(&text).expect("the program is JSON");

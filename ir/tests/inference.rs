@@ -160,6 +160,10 @@ impl Case {
                 Iota { len: Dim::from(self.below(6) as i64), start: -2, step, dtype: any }.into()
             }
             OpCode::Full => Full { shape: extents(&shape), value: Scalar::Int(self.below(2) as i64), dtype: any }.into(),
+            OpCode::Bitcast => {
+                self.add(any, &shape);
+                Bitcast { dtype: self.pick(&DTYPES) }.into()
+            }
             OpCode::Cast => {
                 self.add(any, &shape);
                 Cast { dtype: self.pick(&DTYPES) }.into()

@@ -64,6 +64,10 @@ pub fn sample(code: OpCode) -> Sample {
         }
         OpCode::Iota => b.call(Iota { len: s, start: 1, step: 2, dtype: I64 }, &[]),
         OpCode::Full => b.call(Full { shape: [s, d(3)].into_iter().collect(), value: Scalar::Float(0.5), dtype: Bf16 }, &[]),
+        OpCode::Bitcast => {
+            let x = b.input(F32, &[s, d(4)]);
+            b.call(Bitcast { dtype: Bf16 }, &[x])
+        }
         OpCode::Cast => {
             let x = b.input(F32, &[s]);
             b.call(Cast { dtype: Bf16 }, &[x])
