@@ -14,6 +14,8 @@ const IDS_PER_BLOCK: i64 = 4096;
 
 /// Where the dispatch left its results: positions in the plan's scratch.
 pub(super) struct Dispatched {
+    /// How many rows there are, those that no expert takes among them.
+    pub rows: Dim,
     /// `i32[S]`: which id comes at each place of the expert order; `None` where rows stay in place.
     pub order: Option<usize>,
     /// `i32[1]`: number of row tiles.
@@ -69,7 +71,7 @@ pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile:
         let starts = kernel.scratch("const i32", starts);
         format!("place_ids<{experts}>(id_at, {total}, {starts}, {});\n", kernel.scratch("i32", order))
     })?;
-    Ok(Dispatched { order: Some(order), tile_count, tiles, most_tiles })
+    Ok(Dispatched { rows, order: Some(order), tile_count, tiles, most_tiles })
 }
 
 /// Tiles of rows that lie in groups already, `offsets[g]` being the end of group g.
@@ -85,5 +87,5 @@ pub(super) fn by_offsets(emitter: &mut Emitter, offsets: &TensorRef, groups: i64
     );
     let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
     emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
-    Ok(Dispatched { order: None, tile_count, tiles, most_tiles })
+    Ok(Dispatched { rows: rows.clone(), order: None, tile_count, tiles, most_tiles })
 }

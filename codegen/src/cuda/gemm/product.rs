@@ -184,7 +184,7 @@ fn emit(emitter: &mut Emitter, step: &Step, mut product: Product<'_>) -> Emit<()
     let grid = numel(&walk.shape) * rows.ceil_div(bm) * columns.ceil_div(bn);
     emitter.launch(
         kernel,
-        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes) },
+        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes), cluster: 0 },
         flat(grid),
     );
     Ok(())

@@ -1,0 +1,198 @@
+//! The main loop of Hopper: when it can be used, its tensor maps and the text of a kernel around it.
+
+use super::super::{Memory, ctype, kernel::byte_offset};
+use super::super::{
+    TensorMap,
+    emitter::Target,
+    error::Emit,
+    kernel::{Code, Header, Kernel, divisible},
+};
+use crate::TensorRef;
+use eglu_ir::{DType, Dim};
+use std::fmt::Write;
+
+/// Rows and columns (of all lanes together) that a cluster of two blocks computes at a time; a block has half of the rows.
+const ROWS: i64 = 256;
+const COLUMNS: i64 = 256;
+/// Elements of K in a stage: a row of 128 bytes, the widest swizzle.
+const DEPTH: u32 = 64;
+const STAGES: u32 = 4;
+/// A producer warpgroup and two consumers.
+const THREADS: u32 = 384;
+
+/// Strides of an operand of a product, in elements.
+pub(super) struct Strides<'a> {
+    pub row: &'a Dim,
+    pub k: &'a Dim,
+    /// Strides of outer dims, and the offset of the first element.
+    pub bases: Vec<&'a Dim>,
+}
+
+/// The main loop for products of `lanes` matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Wgmma {
+    lanes: usize,
+}
+
+impl Wgmma {
+    /// The main loop for `lanes` products of about `m` rows by `n` columns of these operands, or why another one must do.
+    pub fn choose(
+        target: Target,
+        dtype: DType,
+        lanes: usize,
+        [m, n]: [&Dim; 2],
+        operands: &[Strides<'_>],
+    ) -> Result<Wgmma, &'static str> {
+        let at_most = |dim: &Dim, limit: i64| dim.as_const().is_some_and(|n| n <= limit);
+        let aligned = |dim: &Dim| divisible(dim, 8);
+        if target.arch < 90 {
+            Err("the target has no warpgroup products")
+        } else if !matches!(dtype, DType::Bf16 | DType::F16) {
+            Err("operands are not 16 bits wide")
+        } else if !matches!(lanes, 1 | 2 | 4) {
+            Err("lanes do not divide a tile evenly")
+        } else if at_most(m, 64) || at_most(n, 64) {
+            Err("few rows or columns would leave most of a tile empty")
+        } else if !operands.iter().all(|x| x.k.is(1)) {
+            Err("K is not contiguous in every operand")
+        } else if !operands.iter().all(|x| aligned(x.row) && x.bases.iter().all(|base| aligned(base))) {
+            Err("rows do not start on 16 bytes")
+        } else {
+            Ok(Wgmma { lanes })
+        }
+    }
+
+    /// Rows and columns of a cluster's tile.
+    pub fn tile(self) -> (i64, i64) {
+        (ROWS, COLUMNS / self.lanes as i64)
+    }
+
+    /// For names: the tile, e.g. `bf16_wgmma_256x128`.
+    pub fn label(self, dtype: DType) -> String {
+        let (rows, columns) = self.tile();
+        format!("{dtype}_wgmma_{rows}x{columns}")
+    }
+
+    /// A map of lane matrices `[outer, N, K]`, for boxes that a block loads.
+    pub fn map_of_lane(self, tensor: &TensorRef, [outer, row]: [&Dim; 2], shape: [Dim; 3]) -> TensorMap {
+        let [batches, rows, depth] = shape;
+        let tile = self.tile().1.min(COLUMNS / 2) as u32;
+        map(Memory::Buffer(tensor.buffer), byte_offset(tensor), tensor.dtype, [depth, rows, batches], [row, outer], tile)
+    }
+
+    /// A map of rows `[outer, M, K]`, for the tiles that a block loads.
+    pub fn map_of_rows(
+        self,
+        (memory, offset): (Memory, Dim),
+        dtype: DType,
+        [outer, row]: [&Dim; 2],
+        shape: [Dim; 3],
+    ) -> TensorMap {
+        let [batches, rows, depth] = shape;
+        map(memory, offset, dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
+    }
+
+    /// The lambda `load_b`: half of the lanes' tiles at column `n0` of matrix `outer`, to both blocks of the cluster.
+    pub fn load_b(self, maps: &[String], outer: &str) -> String {
+        let columns = self.tile().1;
+        let rows = columns.min(COLUMNS / 2);
+        let half = |rank: i64| {
+            let mut text = String::new();
+            for i in 0..COLUMNS / 2 / rows {
+                // Where this box stands in the stack of lanes.
+                let at = rank * (COLUMNS / 2) + i * rows;
+                let (map, column) = (&maps[(at / columns) as usize], at % columns);
+                let _ =
+                    writeln!(text, "load_tile_for_both(to + {}, {map}, full, k, (int)n0 + {column}, (int){outer});", at * 128);
+            }
+            text
+        };
+        format!(
+            "const auto load_b = [&](u32 to, u32 full, int k) {{\nif (rank == 0) {{\n{}}} else {{\n{}}}\n}};\n",
+            half(0),
+            half(1)
+        )
+    }
+}
+
+fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [&Dim; 2], rows: u32) -> TensorMap {
+    let bytes = Dim::from(dtype.size() as i64);
+    TensorMap {
+        memory,
+        offset,
+        dtype,
+        dims: dims.to_vec(),
+        strides: strides.iter().map(|&stride| stride.clone() * bytes.clone()).collect(),
+        tile: vec![DEPTH, rows, 1],
+    }
+}
+
+/// What a kernel does with its tiles. Texts see `rank` (which of the cluster's blocks this is) and what earlier ones declare.
+pub(super) struct Persistent {
+    /// Statements that declare `total`, the number of tiles.
+    pub setup: String,
+    /// Statements that find tile `t`: they declare `rows`, `n0` and `depth`.
+    pub locate: String,
+    /// A statement that fills the ring for the tile, given `load_b`; every thread of the producers runs it if `gathered`, else one.
+    pub produce: String,
+    /// The lambda `load_b`.
+    pub load_b: String,
+    pub gathered: bool,
+    /// Statements that store `tile`.
+    pub store: String,
+}
+
+impl Persistent {
+    /// The kernel's code; `items` are functions that the texts call.
+    pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
+        let ty = ctype::storage(dtype)?;
+        let Persistent { setup, locate, produce, load_b, gathered, store } = self;
+        let every = "for (i64 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
+        // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
+        let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
+        let (guard, drain) = if gathered { ("", "cp_async_wait<0>();\n") } else { ("if (threadIdx.x == 0) ", "") };
+        let body = format!(
+            "using Shape = WgmmaShape<{ty}, {}, {STAGES}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
+             const WgmmaRing<Shape> ring(shared, {arrivals});\n{setup}\
+             if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\nRingPosition<Shape> place;\n\
+             {guard}{every} {{\n{locate}{load_b}{produce}}}\n{drain}}} else {{\ntake_registers<{taken}>();\n\
+             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}tile.multiply(depth, rows);\n{store}}}\n}}\n\
+             // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
+            main.lanes,
+        );
+        let stage = (ROWS as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
+        Ok(Code {
+            headers: vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma],
+            items: format!("{}{items}", instruction(dtype)?),
+            body,
+            threads: [THREADS, 1],
+            // Stages from a multiple of 1024, then two barriers for each.
+            shared_bytes: 1024 + STAGES * (stage + 16),
+            cluster: 2,
+            ..Code::default()
+        })
+    }
+}
+
+/// The grid of a kernel that stays for all tiles: every multiprocessor has a block.
+pub(super) fn resident_grid(target: Target) -> Dim {
+    Dim::from(i64::from(target.multiprocessors()))
+}
+
+/// The specialisation of `Wgmma` for 64 × 256 × 16: the accumulators are operands of one instruction, and so are spelled out.
+fn instruction(dtype: DType) -> Emit<String> {
+    let (ty, kind) = (ctype::storage(dtype)?, if dtype == DType::F16 { "f16" } else { "bf16" });
+    let list = |item: &dyn Fn(usize) -> String| (0..128).map(item).collect::<Vec<_>>().join(", ");
+    let (registers, operands) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+f\"(d[{i}])")));
+    Ok(format!(
+        "template <>\nstruct Wgmma<{ty}> {{\nstatic DEVICE void add(float (&d)[128], u64 a, u64 b) {{\n\
+         asm volatile(\"{{\\n.reg .pred add;\\nsetp.eq.u32 add, 1, 1;\\n\"\n\
+         \"wgmma.mma_async.sync.aligned.m64n256k16.f32.{kind}.{kind} {{{registers}}}, %128, %129, add, 1, 1, 0, 0;\\n}}\"\n\
+         : {operands} : \"l\"(a), \"l\"(b));\n}}\n}};\n"
+    ))
+}
+
+/// Parameters of a kernel for the maps of lanes; returns their names.
+pub(super) fn lane_params(kernel: &mut Kernel, maps: impl IntoIterator<Item = TensorMap>) -> Vec<String> {
+    maps.into_iter().map(|map| kernel.tensor_map(map)).collect()
+}
