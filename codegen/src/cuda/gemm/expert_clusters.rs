@@ -13,7 +13,8 @@ use super::{
 };
 use eglu_ir::Dim;
 
-/// Emits the kernel. A cluster takes a tile of the dispatch; its second block has the rows from the middle on, if there are any.
+/// Emits the kernel. A cluster takes a tile of the dispatch, each block half of the rows; of a tile that has no more than one block's rows,
+/// each block takes all and columns of its own.
 pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgmma) -> Emit<()> {
     let dtype = product.dtype;
     let ty = ctype::storage(dtype)?;
@@ -26,8 +27,10 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
     let setup = format!("const i64 tiles_m = *{tile_count}, tiles_n = ({n} + {bn} - 1) / {bn}, total = tiles_m * tiles_n;\n");
     let locate = format!(
         "const TileIndex at = banded_tile(t, tiles_m, tiles_n);\nconst RowTile work = {tiles}[at.m];\n\
-         const int start = work.start + (int)rank * {half};\nconst i64 n0 = at.n * {bn}, rows = work.rows - (int)rank * {half};\n\
-         const i64 expert = work.expert < 0 ? 0 : work.expert, depth = work.expert < 0 ? 0 : {k};\n",
+         const bool narrow = work.rows <= {half};\nif (narrow && at.n * 2 >= tiles_n) continue;\n\
+         const int skipped = narrow ? 0 : (int)rank * {half}, start = work.start + skipped;\n\
+         const i64 n0 = (narrow ? at.n * 2 + rank : at.n) * {bn}, rows = n0 < {n} ? work.rows - skipped : 0;\n\
+         [[maybe_unused]] const i64 expert = work.expert < 0 ? 0 : work.expert, depth = work.expert < 0 ? 0 : {k};\n",
         half = tile_rows / 2,
     );
     let by_copies = match (&product.rows, &order) {

@@ -94,7 +94,7 @@ impl ExpertProduct<'_> {
         let columns = self.columns().clone();
         let output = Place { pointer, base: "0".into(), row_stride: columns.clone(), column_stride: Dim::from(1) };
         let row = match order {
-            Some(order) if self.unordered => format!("{order}[{start} + m]"),
+            Some(order) if self.unordered => format!("__ldg({order} + ({start} + m))"),
             _ => format!("{start} + m"),
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");

@@ -1,11 +1,10 @@
 //! The main loop of Hopper: when it can be used, its tensor maps and the text of a kernel around it.
 
-use super::super::{Memory, ctype, kernel::byte_offset};
 use super::super::{
-    TensorMap,
+    Memory, TensorMap, ctype,
     emitter::Target,
     error::Emit,
-    kernel::{Code, Header, Kernel, divisible},
+    kernel::{Code, Header, Kernel, byte_offset, divisible},
 };
 use crate::TensorRef;
 use eglu_ir::{DType, Dim};
@@ -92,25 +91,25 @@ impl Wgmma {
         map(memory, offset, dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
     }
 
-    /// The lambda `load_b`: half of the lanes' tiles at column `n0` of matrix `outer`, to both blocks of the cluster.
+    /// The lambda `load_b`: the lanes' tiles at column `n0` of matrix `outer`. A cluster that is not `narrow` shares them: each block loads
+    /// half and sends it to both.
     pub fn load_b(self, maps: &[String], outer: &str) -> String {
         let columns = self.tile().1;
         let rows = columns.min(COLUMNS / 2);
-        let half = |rank: i64| {
+        let boxes = |from: i64, to: i64, load: &str| {
             let mut text = String::new();
-            for i in 0..COLUMNS / 2 / rows {
-                // Where this box stands in the stack of lanes.
-                let at = rank * (COLUMNS / 2) + i * rows;
+            for at in (from..to).step_by(rows as usize) {
+                // `at` is where this box stands in the stack of lanes.
                 let (map, column) = (&maps[(at / columns) as usize], at % columns);
-                let _ =
-                    writeln!(text, "load_tile_for_both(to + {}, {map}, full, k, (int)n0 + {column}, (int){outer});", at * 128);
+                let _ = writeln!(text, "{load}(to + {}, {map}, full, k, (int)n0 + {column}, (int){outer});", at * 128);
             }
             text
         };
         format!(
-            "const auto load_b = [&](u32 to, u32 full, int k) {{\nif (rank == 0) {{\n{}}} else {{\n{}}}\n}};\n",
-            half(0),
-            half(1)
+            "const auto load_b = [&](u32 to, u32 full, int k) {{\nif (narrow) {{\n{}}} else if (rank == 0) {{\n{}}} else {{\n{}}}\n}};\n",
+            boxes(0, COLUMNS, "load_tile"),
+            boxes(0, COLUMNS / 2, "load_tile_for_both"),
+            boxes(COLUMNS / 2, COLUMNS, "load_tile_for_both")
         )
     }
 }
@@ -131,7 +130,7 @@ fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [&Dim
 pub(super) struct Persistent {
     /// Statements that declare `total`, the number of tiles.
     pub setup: String,
-    /// Statements that find tile `t`: they declare `rows`, `n0` and `depth`.
+    /// Statements that find tile `t`: they declare `rows`, `n0`, `depth`, and `narrow`: blocks have columns of their own.
     pub locate: String,
     /// A statement that fills the ring for the tile, given `load_b`; every thread of the producers runs it if `gathered`, else one.
     pub produce: String,
@@ -195,4 +194,43 @@ fn instruction(dtype: DType) -> Emit<String> {
 /// Parameters of a kernel for the maps of lanes; returns their names.
 pub(super) fn lane_params(kernel: &mut Kernel, maps: impl IntoIterator<Item = TensorMap>) -> Vec<String> {
     maps.into_iter().map(|map| kernel.tensor_map(map)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(arch: u32, dtype: DType, lanes: usize, m: Dim, row: i64, k: i64) -> Result<Wgmma, &'static str> {
+        let (row, k, n, offset) = (Dim::from(row), Dim::from(k), Dim::from(4096), Dim::from(0));
+        Wgmma::choose(Target { arch }, dtype, lanes, [&m, &n], &[Strides { row: &row, k: &k, bases: vec![&offset] }])
+    }
+
+    #[test]
+    fn the_choice_names_its_reason() {
+        let tokens = Dim::symbol("s0");
+        assert_eq!(choose(90, DType::Bf16, 2, tokens.clone(), 96, 1).map(Wgmma::tile), Ok((256, 128)));
+        assert_eq!(choose(90, DType::F16, 1, Dim::from(65), 96, 1).map(Wgmma::tile), Ok((256, 256)));
+        let refused =
+            |found: Result<Wgmma, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
+        refused(choose(80, DType::Bf16, 1, tokens.clone(), 96, 1), "target");
+        refused(choose(90, DType::F32, 1, tokens.clone(), 96, 1), "16 bits");
+        refused(choose(90, DType::Bf16, 3, tokens.clone(), 96, 1), "lanes");
+        refused(choose(90, DType::Bf16, 1, Dim::from(64), 96, 1), "few rows");
+        refused(choose(90, DType::Bf16, 1, tokens.clone(), 1, 96), "contiguous");
+        refused(choose(90, DType::Bf16, 1, tokens, 33, 1), "16 bytes");
+    }
+
+    #[test]
+    fn a_cluster_loads_every_column_of_every_lane_once() {
+        for (lanes, boxes) in [(1, 2), (2, 2), (4, 4)] {
+            let maps: Vec<String> = (0..lanes).map(|lane| format!("lane{lane}")).collect();
+            let text = Wgmma { lanes }.load_b(&maps, "expert");
+            let shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
+            let own: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile(")).collect();
+            assert_eq!((shared.len(), own.len()), (boxes, boxes), "{text}");
+            let places =
+                |lines: &[&str]| lines.iter().map(|line| line[line.find('(').unwrap()..].to_string()).collect::<Vec<_>>();
+            assert_eq!(places(&shared), places(&own), "{text}");
+        }
+    }
 }
