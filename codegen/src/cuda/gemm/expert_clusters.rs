@@ -29,7 +29,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
         "const TileIndex at = banded_tile(t, tiles_m, tiles_n);\nconst RowTile work = {tiles}[at.m];\n\
          const bool narrow = work.rows <= {half};\nif (narrow && at.n * 2 >= tiles_n) continue;\n\
          const int skipped = narrow ? 0 : (int)rank * {half}, start = work.start + skipped;\n\
-         const i64 n0 = (narrow ? at.n * 2 + rank : at.n) * {bn}, rows = n0 < {n} ? work.rows - skipped : 0;\n\
+         const i64 n0 = (narrow ? at.n * 2 + rank : at.n) * {bn};\nconst int rows = n0 < {n} ? work.rows - skipped : 0;\n\
          [[maybe_unused]] const i64 expert = work.expert < 0 ? 0 : work.expert, depth = work.expert < 0 ? 0 : {k};\n",
         half = tile_rows / 2,
     );
