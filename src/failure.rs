@@ -3,7 +3,7 @@
 use eglu_codegen::{LowerError, cuda::EmitError};
 use eglu_ir::json::JsonError;
 use eglu_passes::PassError;
-use eglu_runtime::{Fault, RuntimeError, cuda::CudaError};
+use eglu_runtime::{Fault, RuntimeError, cuda::CudaError, inputs::InputError};
 use std::{error::Error, fmt, io::IsTerminal};
 
 /// Whose fault a failure is; decides the exit code.
@@ -147,5 +147,11 @@ impl From<CudaError> for Failure {
 impl From<JsonError> for Failure {
     fn from(error: JsonError) -> Failure {
         Failure::data("the graph has no JSON").because(error)
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Failure {
+        Failure::usage(error.to_string())
     }
 }

@@ -6,7 +6,6 @@ mod draw;
 mod failure;
 mod screen;
 mod table;
-mod workload;
 
 use clap::Parser;
 use std::process::ExitCode;

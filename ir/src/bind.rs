@@ -35,14 +35,14 @@ pub fn bind(
     let mut bindings = Bindings::new();
     for ((input, want), tensor) in inputs.iter().zip(tensors) {
         if tensor.dtype() != want.dtype || tensor.shape().len() != want.rank() {
-            return Err(BindError::Type { input: input.clone(), want: want.clone().into(), got: tensor.ty().into() });
+            return Err(BindError::Type { input: input.clone(), want: Box::new(want.clone()), got: Box::new(tensor.ty()) });
         }
         for (dim, (extent, &value)) in want.shape.iter().zip(tensor.shape()).enumerate() {
             let value = value as i64;
             let mismatch = || BindError::Extent {
                 input: input.clone(),
-                want: want.clone().into(),
-                got: tensor.ty().into(),
+                want: Box::new(want.clone()),
+                got: Box::new(tensor.ty()),
                 dim,
                 extent: extent.clone(),
                 value,

@@ -36,6 +36,41 @@ pub struct Poly(BTreeMap<Monomial, i64>);
 
 type Monomial = Vec<(Factor, u32)>;
 
+/// Mentions of symbols and constants in a dim, and how deep its functions nest, at most: expressions of real graphs have a handful.
+/// Without bounds, products of sums grow exponentially, and recursion over nested functions overflows the stack.
+const SIZE: usize = 1024;
+const DEPTH: usize = 32;
+
+/// The size of an expression, written out as a tree.
+#[derive(Clone, Copy)]
+struct Measure {
+    size: usize,
+    depth: usize,
+}
+
+impl Poly {
+    /// `None` where the size overflows.
+    fn measure(&self) -> Option<Measure> {
+        let mut whole = Measure { size: 0, depth: 0 };
+        for monomial in self.0.keys() {
+            whole.size = whole.size.checked_add(1)?;
+            for (factor, power) in monomial {
+                let one = match factor {
+                    Factor::Symbol(_) => Measure { size: 1, depth: 0 },
+                    Factor::FloorDiv(a, b) | Factor::Rem(a, b) | Factor::Min(a, b) | Factor::Max(a, b) => {
+                        let (a, b) = (a.measure()?, b.measure()?);
+                        Measure { size: a.size.checked_add(b.size)?, depth: a.depth.max(b.depth) + 1 }
+                    }
+                };
+                // Powers are written out as repeated factors.
+                whole.size = whole.size.checked_add(one.size.checked_mul(*power as usize)?)?;
+                whole.depth = whole.depth.max(one.depth);
+            }
+        }
+        Some(whole)
+    }
+}
+
 /// What a monomial multiplies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
@@ -72,7 +107,7 @@ impl Dim {
     }
 
     fn factor(factor: Factor) -> Dim {
-        Dim::Poly(Arc::new(Poly(BTreeMap::from([(vec![(factor, 1)], 1)]))))
+        Self::normal(Poly(BTreeMap::from([(vec![(factor, 1)], 1)])))
     }
 
     /// The value, if it is the same for every choice of the symbols.
@@ -100,7 +135,18 @@ impl Dim {
         match poly.0.len() {
             0 => Dim::Const(0),
             1 if poly.0.contains_key(&vec![]) => Dim::Const(poly.0[&vec![]]),
+            _ if poly.measure().is_none_or(|measure| measure.size > SIZE || measure.depth > DEPTH) => Dim::TOO_LARGE,
             _ => Dim::Poly(Arc::new(poly)),
+        }
+    }
+
+    /// What stands for expressions beyond [`SIZE`] and [`DEPTH`]: no such extent can be allocated, and evaluation reports it.
+    const TOO_LARGE: Dim = Dim::Const(i64::MAX);
+
+    fn measure(&self) -> Option<Measure> {
+        match self {
+            Dim::Const(_) => Some(Measure { size: 1, depth: 0 }),
+            Dim::Poly(poly) => poly.measure(),
         }
     }
 
@@ -135,7 +181,26 @@ impl Dim {
             (Some(a), Some(b)) if b != 0 && a.checked_div(b).is_some() => return Dim::Const(floor_div(a, b)),
             _ => {}
         }
-        self.exact_div(divisor).unwrap_or_else(|| Self::factor(Factor::FloorDiv(self.clone(), divisor.clone())))
+        if let Some(quotient) = self.exact_div(divisor) {
+            return quotient;
+        }
+        match self.multiples(divisor) {
+            Some((quotient, rest)) => quotient + rest.floor_div(divisor),
+            None => Self::factor(Factor::FloorDiv(self.clone(), divisor.clone())),
+        }
+    }
+
+    /// The terms that a constant divides, divided by it, and the other terms: `(2·h + 1) / 2` is `h + 1/2`.
+    fn multiples(&self, divisor: &Dim) -> Option<(Dim, Dim)> {
+        let divisor = divisor.as_const().filter(|&divisor| divisor > 0)?;
+        let (mut quotient, mut rest) = (Poly::default(), Poly::default());
+        for (monomial, coefficient) in self.poly().0 {
+            match coefficient % divisor {
+                0 => quotient.0.insert(monomial, coefficient / divisor),
+                _ => rest.0.insert(monomial, coefficient),
+            };
+        }
+        (!quotient.0.is_empty()).then(|| (Dim::normal(quotient), Dim::normal(rest)))
     }
 
     /// Division rounding up, for grids.
@@ -151,8 +216,11 @@ impl Dim {
             }
             _ => {}
         }
-        match self.exact_div(divisor) {
-            Some(_) => Dim::Const(0),
+        if self.exact_div(divisor).is_some() {
+            return Dim::Const(0);
+        }
+        match self.multiples(divisor) {
+            Some((_, rest)) => rest.rem(divisor),
             None => Self::factor(Factor::Rem(self.clone(), divisor.clone())),
         }
     }
@@ -267,7 +335,8 @@ fn merge(into: &mut BTreeMap<Monomial, i64>, monomial: Monomial, coefficient: i6
 fn join(a: &Monomial, b: &Monomial) -> Monomial {
     let mut powers: BTreeMap<Factor, u32> = a.iter().cloned().collect();
     for (factor, power) in b {
-        *powers.entry(factor.clone()).or_insert(0) += power;
+        let sum = powers.entry(factor.clone()).or_insert(0);
+        *sum = sum.saturating_add(*power);
     }
     powers.into_iter().collect()
 }
@@ -308,6 +377,9 @@ impl ops::Mul for Dim {
             return Dim::Const(a.saturating_mul(*b));
         }
         let (left, right) = (self.poly(), other.poly());
+        if left.0.len() * right.0.len() > 4 * SIZE {
+            return Dim::TOO_LARGE;
+        }
         let mut product = BTreeMap::new();
         for (a, x) in &left.0 {
             for (b, y) in &right.0 {
@@ -376,6 +448,26 @@ mod tests {
         assert_eq!(s.clone() - s.clone(), Dim::Const(0));
         assert_eq!((Dim::from(2) * s.clone()).floor_div(&Dim::from(2)), s);
         assert_eq!((s.clone() * t.clone()).exact_div(&s), Some(t));
+    }
+
+    #[test]
+    fn division_takes_multiples_out() {
+        let s = Dim::symbol("s");
+        let even = s.clone() * Dim::from(2);
+        assert_eq!((even.clone() + Dim::from(1)).floor_div(&Dim::from(2)), s);
+        assert_eq!((even.clone() - Dim::from(1)).floor_div(&Dim::from(2)), s - Dim::from(1));
+        assert_eq!((even + Dim::from(3)).rem(&Dim::from(2)), Dim::from(1));
+    }
+
+    #[test]
+    fn expressions_that_explode_end_as_an_extent_that_nothing_holds() {
+        let sum = (0..12).fold(Dim::from(0), |sum, i| sum + Dim::symbol(&format!("s{i}")));
+        let power = (0..20).fold(Dim::from(1), |product, _| product * sum.clone());
+        assert_eq!(power.as_const(), Some(i64::MAX));
+        let nested = (0..100_000).fold(Dim::symbol("s"), |dim, _| (dim + Dim::from(1)).floor_div(&Dim::from(3)));
+        assert_eq!(nested.eval(&Bindings::from([("s".into(), 7)])).map(|value| value > 1 << 40), Ok(true));
+        let doubled = (0..100).fold(Dim::symbol("s"), |dim, _| Dim::max(&dim, &(dim.clone() + Dim::symbol("t")).rem(&dim)));
+        assert_eq!(doubled.as_const(), Some(i64::MAX));
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl DType {
         TABLE.iter().find(|row| row.3 == code).map(|row| row.0)
     }
 
+    /// The number of the dtype in `torch.export`'s schema.
+    pub fn export_code(self) -> i64 {
+        TABLE.iter().find(|row| row.0 == self).map_or(0, |row| row.3)
+    }
+
     /// Where the dtype stands in the promotion lattice.
     pub fn category(self) -> Category {
         match self {

@@ -262,3 +262,51 @@ fn constant(dtype: DType, shape: &[crate::Dim], hex: &str) -> Result<Tensor, Str
     let bytes = from_hex(hex).ok_or("its bytes are no pairs of hexadecimal digits")?;
     Tensor::from_bytes(dtype, &shape, &bytes).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Pointwise;
+
+    fn small() -> String {
+        let mut graph = Graph::new("small");
+        let x = graph.add_input("x", TensorType::fixed(DType::F32, &[2]));
+        let y = graph.add_call("y", Pointwise::Exp.into(), [x.into()]).expect("fits");
+        let z = graph.add_call("z", Pointwise::Log.into(), [y.into()]).expect("fits");
+        graph.add_output(z.into(), OutputKind::User);
+        to_json(&graph).expect("serializes")
+    }
+
+    fn refused(from: &str, to: &str) -> String {
+        let json = small();
+        assert!(json.contains(from), "{json}");
+        from_json(&json.replacen(from, to, 1)).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn other_versions_are_refused() {
+        assert!(refused("\"version\": 1", "\"version\": 7").contains("of version 7, but this eglu reads version 1"));
+        assert!(refused("eglu-graph", "onnx").contains("its field `format` is Some(\"onnx\")"));
+    }
+
+    #[test]
+    fn malformed_graphs_are_refused() {
+        let reads = |name: &str| format!("\"value\": [\n            \"{name}\"");
+        assert_eq!(refused(&reads("x"), &reads("nothing")), "node `y` reads `nothing`, but no node is called so");
+        assert_eq!(refused(&reads("x"), &reads("z")), "node `y` reads itself through a cycle");
+        assert_eq!(refused("\"name\": \"z\"", "\"name\": \"y\""), "two nodes are called `y`");
+        assert_eq!(refused("\"pointwise\": \"log\"", "\"pointwise\": \"eq\""), "node `z` (eq): takes 2 operands, 1 given");
+        assert!(refused("\"f32\"", "\"f64\"").contains("node `y`: records f32[2], but its operands make it f64[2]"));
+        assert!(refused("\"call\"", "\"cull\"").contains("unknown variant `cull`"));
+    }
+
+    #[test]
+    fn nodes_may_come_in_any_order() {
+        let mut document: serde_json::Value = serde_json::from_str(&small()).expect("is JSON");
+        if let Some(nodes) = document["nodes"].as_array_mut() {
+            nodes.reverse();
+        }
+        let graph = from_json(&document.to_string()).expect("reads");
+        assert_eq!(to_json(&graph).expect("serializes"), small());
+    }
+}

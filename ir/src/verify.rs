@@ -113,13 +113,8 @@ fn types(graph: &Graph, node: &Node) -> Result<(), VerifyError> {
     }
     let mut pairs = node.outputs.iter().zip(inferred).enumerate();
     if let Some((index, (recorded, inferred))) = pairs.find(|(_, (recorded, inferred))| *recorded != inferred) {
-        return Err(VerifyError::WrongType {
-            node: name,
-            op,
-            index,
-            recorded: recorded.clone().into(),
-            inferred: inferred.into(),
-        });
+        let (recorded, inferred) = (Box::new(recorded.clone()), Box::new(inferred));
+        return Err(VerifyError::WrongType { node: name, op, index, recorded, inferred });
     }
     let mut extents = node.outputs.iter().flat_map(|ty| ty.shape.iter().filter_map(Dim::as_const));
     match extents.find(|&extent| extent < 0) {

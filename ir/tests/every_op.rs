@@ -10,6 +10,7 @@ use eglu_ir::{
     text::{parse, print},
     verify::verify,
 };
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 #[test]
@@ -94,5 +95,37 @@ fn views_are_free_and_the_rest_is_not() {
         let bytes = cost.bytes.eval(&bindings).unwrap_or_else(|e| panic!("{}: {e}", op.name()));
         assert_eq!(bytes == 0, op.code().lowering() == Lowering::View, "{}: {bytes} bytes", op.name());
         assert!(cost.flops.eval(&bindings).is_ok_and(|flops| flops >= 0), "{}", op.name());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_the_parser_panic(edits in prop::collection::vec((any::<prop::sample::Index>(), "[ -~\n]{0,3}"), 1..6)) {
+        let mut text = print(&gallery::graph());
+        for (at, insert) in edits {
+            let at = at.index(text.len());
+            if text.is_char_boundary(at) && text.is_char_boundary(at + 1) {
+                text.replace_range(at..at + 1, &insert);
+            }
+        }
+        if let Err(e) = parse(&text) {
+            prop_assert!(e.line <= text.lines().count() + 1, "{}", e);
+        }
+    }
+
+    #[test]
+    fn no_json_makes_the_reader_panic(edits in prop::collection::vec((any::<prop::sample::Index>(), "[0-9a-z\"\\-]{0,2}"), 1..4)) {
+        let mut json = to_json(&gallery::graph()).expect("serializes");
+        for (at, insert) in edits {
+            let at = at.index(json.len());
+            if json.is_char_boundary(at) && json.is_char_boundary(at + 1) {
+                json.replace_range(at..at + 1, &insert);
+            }
+        }
+        if let Ok(graph) = from_json(&json) {
+            prop_assert_eq!(verify(&graph), Ok(()));
+        }
     }
 }

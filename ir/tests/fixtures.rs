@@ -135,6 +135,6 @@ fn agrees_with_pytorch() {
             wrong.push(format!("{}: {why}", archive.file_name().unwrap_or_default().to_string_lossy()));
         }
     }
-    assert!(compared >= 10, "only {compared} files of results in {}", folder.display());
     assert!(wrong.is_empty(), "{compared} files of results, {} disagreements:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(compared >= 10, "only {compared} files of results in {}", folder.display());
 }

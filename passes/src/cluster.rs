@@ -10,6 +10,7 @@ mod map;
 mod map_reduce;
 mod partition;
 mod regroup;
+mod rounding;
 mod store;
 mod views;
 

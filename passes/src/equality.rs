@@ -1,7 +1,5 @@
 //! Equality saturation as a pass, and its findings as part of the report.
 
-mod private;
-
 use crate::{
     egraph::{self, EgraphReport},
     pipeline::{Context, Failure, Pass},
@@ -23,7 +21,7 @@ impl Pass for Saturate {
     }
 
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
-        let (rewritten, found) = egraph::saturate(&private::unshare(graph)?, context.profile)?;
+        let (rewritten, found) = egraph::saturate(graph, context.profile)?;
         let changed = !found.fired.is_empty();
         record(context.report, found)?;
         *graph = rewritten;
@@ -46,6 +44,12 @@ fn record(report: &mut Report, found: EgraphReport) -> Result<(), Failure> {
         node: miss.nodes.into_iter().next().unwrap_or_default(),
         condition: miss.condition,
         why: miss.why,
+    }));
+    report.refused.extend(found.stuck.into_iter().map(|stuck| Refused {
+        rule: format!("permutation-through-{}", stuck.op),
+        node: stuck.node,
+        condition: "permutation-stuck".into(),
+        why: format!("a permutation of rows is stuck at `{}`: {}", stuck.op, stuck.why),
     }));
     report.assumptions.extend(found.assumptions.into_iter().map(|it| format!("{} ({})", it.claim, it.rule)));
     report.stops.extend(found.stops.into_iter().map(|stop| format!("{} to {}: {}", stop.region.0, stop.region.1, stop.why)));

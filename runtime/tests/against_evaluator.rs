@@ -366,6 +366,24 @@ proptest! {
     }
 
     #[test]
+    fn joins(seed: u64) {
+        let mut case = Case::new(seed);
+        let dtype = case.pick(&[DType::F32, DType::Bf16, DType::Bool, DType::C128]);
+        let rank = case.rng.random_range(1..4);
+        let shape = case.shape(rank, 5);
+        let dim = case.rng.random_range(0..rank);
+        let parts: Vec<Operand> = (0..case.rng.random_range(1..4))
+            .map(|_| {
+                let mut part = shape.clone();
+                part[dim] = case.rng.random_range(1..4);
+                case.strided(dtype, &part).into()
+            })
+            .collect();
+        let node = case.call(Cat { dim }, parts);
+        case.check(node)?;
+    }
+
+    #[test]
     fn copies(seed: u64) {
         let mut case = Case::new(seed);
         let dtype = case.pick(&[DType::F32, DType::Bf16, DType::U8, DType::I64, DType::C128, DType::F8E4M3Fn]);

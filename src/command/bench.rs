@@ -1,19 +1,15 @@
 //! `eglu bench`: fused beside unfused.
 
 use super::{device, model};
-use crate::{
-    deliver,
-    failure::Failure,
-    screen::show,
-    workload::{Bound, InputSpec, Routing, bound, draw, sizes},
-};
+use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
-use eglu_codegen::lower;
-use eglu_ir::{Bindings, Graph, NodeId, Tensor, import::Imported, weights::Weights};
+use eglu_codegen::{Plan, lower};
+use eglu_ir::{import::Imported, weights::Weights};
 use eglu_passes::{Options, Pipeline};
 use eglu_runtime::{
     Device, Executable,
     bench::{self, BenchError},
+    inputs::{self, Routing, Spec},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{path::PathBuf, time::Duration};
@@ -26,15 +22,15 @@ use std::{path::PathBuf, time::Duration};
 pub struct Bench {
     /// Model: .pt2 or .json
     model: PathBuf,
-    /// Value of a dynamic dim; those not given are 64, or what is nearest in range
-    #[arg(long = "dim", value_name = "NAME=VALUE")]
-    dims: Vec<String>,
+    /// Value of a dynamic dim; those not given are 256, or what is nearest in range
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
+    dims: Vec<(String, i64)>,
     /// Value of the one dynamic dim
     #[arg(long, value_name = "N")]
     tokens: Option<i64>,
     /// How to draw an input: normal, uniform:LO:HI, randint:LO:HI or topk:E (distinct expert ids in each row)
     #[arg(long = "input", value_name = "INDEX=SPEC", value_parser = indexed_spec)]
-    inputs: Vec<(usize, InputSpec)>,
+    inputs: Vec<(usize, Spec)>,
     /// Where to run: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu")]
     device: Device,
@@ -42,7 +38,7 @@ pub struct Bench {
     #[arg(long, value_name = "random|FILE")]
     weights: Option<String>,
     /// How the rows of topk inputs choose experts
-    #[arg(long, value_enum, default_value_t = Routing::Uniform)]
+    #[arg(long, value_name = "uniform|zipf|balanced", default_value = "uniform")]
     routing: Routing,
     /// Seed of everything drawn
     #[arg(long, default_value_t = 0)]
@@ -73,33 +69,39 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn indexed_spec(text: &str) -> Result<(usize, InputSpec), String> {
+fn dim(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').ok_or("give NAME=VALUE")?;
+    Ok((name.into(), value.parse().map_err(|_| format!("`{value}` is no extent"))?))
+}
+
+fn indexed_spec(text: &str) -> Result<(usize, Spec), String> {
     let (index, spec) = text.split_once('=').ok_or("give INDEX=SPEC, e.g. 0=normal")?;
     let index = index.parse().map_err(|_| format!("`{index}` is no input's position"))?;
-    Ok((index, spec.parse::<InputSpec>().map_err(|error| error.to_string())?))
+    Ok((index, spec.parse::<Spec>().map_err(|error| error.to_string())?))
 }
 
 impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let mut imported = model::load(&self.model)?;
-        let bindings =
-            sizes(&imported.graph.symbols, &self.dims, self.tokens).map_err(|error| Failure::usage(error.to_string()))?;
-        let inputs = self.draw_inputs(&imported.graph, &bindings)?;
-        let random = self.choose_weights(&mut imported)?;
         let profile = device::profile_of(self.device)?;
-        let load = |pipeline: Pipeline| -> Result<Executable, Failure> {
-            let optimized = pipeline.run(imported.graph.clone(), &Options::new(profile.clone()))?;
-            Ok(Executable::load(lower(&optimized.graph)?, &imported.weights, &self.device)?)
+        let plan = |pipeline: Pipeline| -> Result<Plan, Failure> {
+            Ok(lower(&pipeline.run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?)
         };
-        let (unfused, fused) = (load(Pipeline::unfused())?, load(Pipeline::standard())?);
+        let (unfused, fused) = (plan(Pipeline::unfused())?, plan(Pipeline::standard())?);
+        let bindings = inputs::sizes(&unfused, self.tokens, &self.dims)?;
+        let specs = self.inputs.iter().copied().collect();
+        let tensors = inputs::generate(&unfused, &bindings, &specs, self.routing, self.seed)?;
+        let random = self.choose_weights(&mut imported)?;
+        let unfused = Executable::load(unfused, &imported.weights, &self.device)?;
+        let fused = Executable::load(fused, &imported.weights, &self.device)?;
 
         // The host's rates are measured; those of a GPU are its profile's.
         let (rates, measured) = if self.device == Device::Cpu { (bench::host(), true) } else { (profile.clone(), false) };
         let bar = progress_bar();
         let mut progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
         let options = bench::Options { budget: Duration::from_secs_f64(self.seconds), ..bench::Options::default() };
-        let comparison = bench::side_by_side((&unfused, &fused), &inputs, (&rates, measured), &options, &mut progress);
+        let comparison = bench::side_by_side((&unfused, &fused), &tensors, (&rates, measured), &options, &mut progress);
         bar.finish_and_clear();
         let comparison = comparison.map_err(|error| match error {
             BenchError::Run(error) => error.into(),
@@ -130,38 +132,5 @@ impl Bench {
             })?;
         }
         Ok(random)
-    }
-
-    /// One tensor for each input of the graph.
-    fn draw_inputs(&self, graph: &Graph, bindings: &Bindings) -> Result<Vec<Tensor>, Failure> {
-        let count = graph.inputs().len();
-        if let Some((index, _)) = self.inputs.iter().find(|(index, _)| *index >= count) {
-            return Err(Failure::usage(format!("`{}` has no input {index}; it has {count}, numbered from 0", graph.name)));
-        }
-        let draw_one = |(i, &id): (usize, &NodeId)| {
-            let ty = graph.ty(id.into());
-            let given = self.inputs.iter().rev().find(|(index, _)| *index == i).map(|(_, spec)| *spec);
-            let spec = given.unwrap_or_else(|| default_spec(graph, id));
-            let fail = |cause: Box<dyn std::error::Error + Send + Sync>| {
-                Failure::usage(format!("input {i} (`{}`, {ty}) cannot be drawn", graph.node(id).name)).because(cause)
-            };
-            let shape = ty.concrete(bindings).map_err(|cause| fail(cause.into()))?;
-            draw(ty.dtype, &shape, spec, self.routing, self.seed.wrapping_add(i as u64)).map_err(|cause| fail(cause.into()))
-        };
-        graph.inputs().iter().enumerate().map(draw_one).collect()
-    }
-}
-
-/// Floats are normal; integers are what the graph's use of them bounds them to.
-fn default_spec(graph: &Graph, id: NodeId) -> InputSpec {
-    let ty = graph.ty(id.into());
-    if ty.dtype.is_float() || ty.dtype.is_complex() {
-        return InputSpec::Normal;
-    }
-    match bound(graph, id.into()) {
-        // Ids of one token are distinct, as a router's are.
-        Some(Bound::Experts(experts)) => InputSpec::TopK { experts },
-        Some(Bound::Positions(extent)) => InputSpec::RandInt { lo: 0, hi: extent.max(1) },
-        None => InputSpec::RandInt { lo: 0, hi: 2 },
     }
 }

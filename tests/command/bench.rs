@@ -43,5 +43,5 @@ fn structure_only_archives_run_with_random_weights() {
 fn dims_are_checked() {
     eglu(["bench", &fixture("mixtral-mid-grouped_mm.pt2"), "--tokens", "100000"]).error(2, &["s27", "65536"]);
     eglu(["bench", &fixture("mixtral-grouped_mm.dyn.pt2"), "--tokens", "8"]).error(2, &["--dim"]);
-    eglu(["bench", &fixture("llama.block.pt2"), "--tokens", "8"]).error(2, &["dynamic"]);
+    eglu(["bench", &fixture("llama.block.pt2"), "--tokens", "8"]).error(2, &["fixed sizes"]);
 }

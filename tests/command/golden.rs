@@ -60,7 +60,7 @@ fn optimize_summary() {
         fused
           kind   node   rule                        ops  launches saved  traffic saved
           route  route  route-softmax-renormalized   22               0            0 B
-          moe    moe    route-softmax-renormalized   22              13        4.7 MiB
+          moe    moe    mixture-of-experts           22              13        4.7 MiB
     "#]]
     .assert_eq(&text);
 }

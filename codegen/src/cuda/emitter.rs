@@ -2,6 +2,7 @@
 
 use super::{
     CudaPlan, EmitError, Launch, Module, Scratch,
+    convolution::{self, Of},
     error::{Emit, Unsupported},
     gemm, indexing,
     kernel::{Code, Kernel},
@@ -62,6 +63,7 @@ impl Emitter {
         match &step.op {
             Op::Pointwise(op) => pointwise::pointwise(self, step, *op),
             Op::Cast(op) => pointwise::cast(self, step, op),
+            Op::Bitcast(_) => pointwise::bitcast(self, step),
             Op::Map(op) => pointwise::map(self, step, "map", &op.program),
             Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
             Op::Iota(op) => pointwise::iota(self, step, op),
@@ -81,6 +83,9 @@ impl Emitter {
             Op::IndexPut(op) => scatter::index_put(self, step, op),
             Op::ScatterAdd(op) => scatter::scatter_add(self, step, op),
             Op::MatMul(_) => gemm::matmul(self, step),
+            Op::Convolution(op) => convolution::convolution(self, step, Of::Output, op.groups, op.window()),
+            Op::ConvolutionInput(op) => convolution::convolution(self, step, Of::Input, op.groups, op.window()),
+            Op::ConvolutionWeight(op) => convolution::convolution(self, step, Of::Weight, op.groups, op.window()),
             Op::Contract(op) => gemm::contract(self, step, op),
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),

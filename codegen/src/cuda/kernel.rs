@@ -161,15 +161,31 @@ impl Kernel {
         let threads = code.threads[0] * code.threads[1];
         let bounds = if code.residents == 0 { format!("{threads}") } else { format!("{threads}, {}", code.residents) };
         let cluster = if code.cluster == 0 { String::new() } else { format!("__cluster_dims__({}, 1, 1) ", code.cluster) };
-        source += &format!(
+        source += &indented(&format!(
             "\n{}\nextern \"C\" __global__ void {cluster}__launch_bounds__({bounds}) {}({}) {{\n{}}}\n",
             code.items,
             self.entry,
             self.params.join(", "),
             code.body
-        );
+        ));
         (self.entry, source, self.args)
     }
+}
+
+/// The text with each line indented by the braces open before it: emitted sources are meant to be read.
+fn indented(text: &str) -> String {
+    let mut depth = 0i32;
+    let mut out = String::with_capacity(text.len() * 2);
+    for line in text.lines().map(str::trim_start) {
+        let closing = line.chars().take_while(|&c| c == '}').count() as i32;
+        if !line.is_empty() && !line.starts_with('#') {
+            out.extend(std::iter::repeat_n("    ", (depth - closing).max(0) as usize));
+        }
+        out += line;
+        out.push('\n');
+        depth += line.matches('{').count() as i32 - line.matches('}').count() as i32;
+    }
+    out
 }
 
 pub(super) fn byte_offset(tensor: &TensorRef) -> Dim {

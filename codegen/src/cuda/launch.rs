@@ -58,7 +58,7 @@ pub struct Launch {
 /// One kernel parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelArg {
-    /// The address of a buffer, `offset` bytes in.
+    /// The address of a buffer, `offset` bytes in. Kernels move 16 bytes at a time: buffers and scratch start on 16 bytes at least.
     Pointer {
         /// Which memory.
         memory: Memory,

@@ -1,5 +1,6 @@
 //! CUDA: source for each kernel family, and the launches that run a plan.
 
+mod convolution;
 mod ctype;
 mod elementwise;
 mod emitter;

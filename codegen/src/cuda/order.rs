@@ -13,15 +13,21 @@ use eglu_ir::{
 };
 
 /// The most entries that one block sorts in shared memory.
-pub(super) const CHUNK: i64 = 2048;
+const CHUNK: i64 = 2048;
+
+/// Sorted runs that one pass merges.
+const FAN: i64 = 16;
+
+/// Passes before the last, at most: with them a last pass merges runs of 8M entries.
+const PASSES: u32 = 3;
 
 /// The entry type that holds the keys of a dtype, and its bytes.
-fn entry(dtype: DType) -> (&'static str, u32) {
+fn entry(dtype: DType) -> (&'static str, i64) {
     if dtype.opmath().size() <= 4 { ("Narrow", 8) } else { ("Wide", 16) }
 }
 
 /// Entries that a block sorts: all of a short line, else [`CHUNK`].
-pub(super) fn chunk(length: &Dim) -> i64 {
+fn chunk(length: &Dim) -> i64 {
     length.as_const().map_or(CHUNK, |n| (n.max(1) as u64).next_power_of_two().clamp(64, CHUNK as u64) as i64)
 }
 
@@ -37,7 +43,65 @@ pub(super) fn sort_chunk(entry: &str, chunk: i64, length: &str, make: &str, stor
     )
 }
 
-/// Stable sort along one dim: lines of up to [`CHUNK`] elements in one launch, longer ones in two.
+/// Lines of entries sorted in chunks, on the way to being sorted whole.
+pub(super) struct Runs {
+    /// `Narrow` or `Wide`.
+    pub entry: &'static str,
+    pub chunk: i64,
+    pub length: Dim,
+    pub lines: Dim,
+    /// Two scratch arrays of `lines · length` entries; the chunks are in the first.
+    pub arrays: [usize; 2],
+}
+
+impl Runs {
+    pub fn new(emitter: &mut Emitter, name: &str, entry: (&'static str, i64), length: &Dim, lines: &Dim) -> Runs {
+        let size = lines.clone() * length.clone() * Dim::from(entry.1);
+        let arrays = [emitter.scratch(&format!("{name}_runs"), size.clone()), emitter.scratch(&format!("{name}_merged"), size)];
+        let (length, lines) = (length.clone(), lines.clone());
+        Runs { entry: entry.0, chunk: chunk(&length), length, lines, arrays }
+    }
+
+    /// Merges runs, [`FAN`] at a time, until one more pass can finish, and gives statements for that pass: they set `entry` and its rank `r`
+    /// in the line `line` for thread `at` of `lines · length`.
+    pub fn merge(&self, emitter: &mut Emitter, kernel: &mut Kernel) -> String {
+        let total = self.lines.clone() * self.length.clone();
+        let mut run = self.chunk;
+        let mut passes = Vec::new();
+        for pass in 0..PASSES {
+            // A pass runs where what it makes is still shorter than a line; with a known length that is known here.
+            let when = Dim::min(&(self.length.clone() - Dim::from(1)).floor_div(&Dim::from(run * FAN)), &Dim::from(1));
+            if when.as_const().is_some_and(|when| when <= 0) {
+                break;
+            }
+            let mut kernel = Kernel::new("merge_runs");
+            let from = kernel.scratch(&format!("const {}", self.entry), self.arrays[pass as usize % 2]);
+            let to = kernel.scratch(self.entry, self.arrays[(pass as usize + 1) % 2]);
+            let (length, all) = (kernel.dim(&self.length), kernel.dim(&total));
+            let body = format!(
+                "const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {all}) return;\nconst i64 start = at / {length} * {length};\n\
+                 {to}[start + rank_in_runs({from} + start, {length}, at - start, {run}, {FAN})] = {from}[at];\n"
+            );
+            // No line is empty where a pass runs.
+            let grid = total.ceil_div(256) * Dim::max(&when, &Dim::from(0));
+            emitter.launch(kernel, Code { headers: vec![Header::Sort], body, threads: [256, 1], ..Code::default() }, flat(grid));
+            run *= FAN;
+            passes.push(run);
+        }
+        let arrays = self.arrays.map(|array| kernel.scratch(&format!("const {}", self.entry), array));
+        let (length, entry) = (kernel.dim(&self.length), self.entry);
+        let mut text = format!("const {entry}* sorted = {};\ni64 run = {};\n", arrays[0], self.chunk);
+        for (pass, run) in passes.iter().enumerate() {
+            text += &format!("if ({length} > {run}) {{\nsorted = {};\nrun = {run};\n}}\n", arrays[(pass + 1) % 2]);
+        }
+        text + &format!(
+            "const i64 line = at / {length};\nsorted += line * {length};\nconst {entry} entry = sorted[at % {length}];\n\
+             const i64 r = rank_in_runs(sorted, {length}, at % {length}, run, {length});\n"
+        )
+    }
+}
+
+/// Stable sort along one dim: lines of up to [`CHUNK`] elements in one launch, longer ones in passes.
 pub(super) fn sort(emitter: &mut Emitter, step: &Step, op: &Sort) -> Emit<()> {
     let (x, values, positions) = (tensor(step, 0)?, &step.outputs[0], &step.outputs[1]);
     let lines = Lines::new(&[x, values, positions], op.dim);
@@ -45,14 +109,13 @@ pub(super) fn sort(emitter: &mut Emitter, step: &Step, op: &Sort) -> Emit<()> {
     let chunk = chunk(&lines.length);
     let whole = lines.length.as_const().is_some_and(|n| n <= chunk);
     let chunks = lines.length.ceil_div(chunk);
-    let scratch =
-        (!whole).then(|| emitter.scratch("sort", lines.count.clone() * lines.length.clone() * Dim::from(i64::from(bytes))));
+    let runs = (!whole).then(|| Runs::new(emitter, "sort", (entry, bytes), &lines.length, &lines.count));
 
     let mut kernel = Kernel::new(format!("sort_{}", x.dtype));
     let from = kernel.read(x)?;
     let mut targets = Vec::new();
-    match scratch {
-        Some(scratch) => targets.push(kernel.scratch(entry, scratch)),
+    match &runs {
+        Some(runs) => targets.push(kernel.scratch(entry, runs.arrays[0])),
         None => targets.extend([kernel.write(values)?, kernel.write(positions)?]),
     }
     let starts = lines.starts(&mut kernel)?;
@@ -73,25 +136,21 @@ pub(super) fn sort(emitter: &mut Emitter, step: &Step, op: &Sort) -> Emit<()> {
         headers: vec![Header::Sort],
         body,
         threads: [(chunk / 2) as u32, 1],
-        shared_bytes: chunk as u32 * bytes,
+        shared_bytes: (chunk * bytes) as u32,
         ..Code::default()
     };
     emitter.launch(kernel, code, flat(lines.count.clone() * chunks));
 
-    let Some(scratch) = scratch else { return Ok(()) };
+    let Some(runs) = runs else { return Ok(()) };
     let mut kernel = Kernel::new(format!("sort_merge_{}", x.dtype));
     let from = kernel.read(x)?;
-    let sorted = kernel.scratch(&format!("const {entry}"), scratch);
     let targets = [kernel.write(values)?, kernel.write(positions)?];
+    let merge = runs.merge(emitter, &mut kernel);
     let total = lines.count.clone() * lines.length.clone();
     let starts = lines.starts(&mut kernel)?;
-    let (length, all) = (kernel.dim(&lines.length), kernel.dim(&total));
+    let all = kernel.dim(&total);
     let store = store_result(&mut kernel, &lines, &from, &targets, "r");
-    let body = format!(
-        "const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {all}) return;\nconst i64 line = at / {length};\n{starts}\
-         const {entry}* const run = {sorted} + line * {length};\nconst {entry} entry = run[at % {length}];\n\
-         const i64 r = rank_in_chunks<{chunk}>(run, {length}, at % {length});\n{store}"
-    );
+    let body = format!("const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {all}) return;\n{merge}{starts}{store}");
     let code = Code { headers: vec![Header::Sort], body, threads: [256, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(total.ceil_div(256)));
     Ok(())

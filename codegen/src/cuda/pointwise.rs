@@ -6,9 +6,9 @@ use super::{
     error::{Emit, Unsupported},
     kernel::{Code, Header, Kernel},
 };
-use crate::{Arg, Step};
+use crate::{Arg, Layout, Step, TensorRef};
 use eglu_ir::{
-    DType, Program, Ref, TensorType,
+    DType, Dim, Program, Ref, Shape, TensorType,
     ops::{Cast, Full, Iota, OperandType, Pointwise, TypeRule, infer::compute_dtype},
     program::InstrOp,
 };
@@ -63,6 +63,34 @@ pub(super) fn pointwise(emitter: &mut Emitter, step: &Step, op: Pointwise) -> Em
 pub(super) fn cast(emitter: &mut Emitter, step: &Step, op: &Cast) -> Emit<()> {
     let program = Program::identity(tensor(step, 0)?.dtype, op.dtype);
     map(emitter, step, "cast", &program)
+}
+
+/// The same bytes as another dtype: a copy of units of the smaller of both sizes.
+pub(super) fn bitcast(emitter: &mut Emitter, step: &Step) -> Emit<()> {
+    let (x, y) = (tensor(step, 0)?, &step.outputs[0]);
+    let unit = match x.dtype.size().min(y.dtype.size()) {
+        1 => DType::U8,
+        2 => DType::U16,
+        4 => DType::U32,
+        _ => DType::U64,
+    };
+    let larger = if x.dtype.size() > y.dtype.size() { x } else { y };
+    let each = Dim::from((larger.dtype.size() / unit.size()) as i64);
+    let shape: Shape = larger.layout.shape.iter().cloned().chain([each.clone()]).collect();
+    let in_units = |tensor: &TensorRef| -> Emit<TensorRef> {
+        let layout = if tensor.dtype.size() == unit.size() {
+            let split = tensor.layout.reshape(&shape);
+            split.ok_or_else(|| Unsupported::new("its last dim does not divide where it is"))?
+        } else {
+            let strides = tensor.layout.strides.iter().map(|stride| stride.clone() * each.clone());
+            let offset = tensor.layout.offset.clone() * each.clone();
+            Layout { shape: shape.clone(), strides: strides.chain([Dim::from(1)]).collect(), offset }
+        };
+        Ok(TensorRef { buffer: tensor.buffer, dtype: unit, layout })
+    };
+    let entry = format!("bitcast_{}_{}", x.dtype, y.dtype);
+    let (x, y) = (in_units(x)?, in_units(y)?);
+    elementwise::apply(emitter, &entry, &Program::identity(unit, unit), &shape, &[&x], &[&y])
 }
 
 /// A program over the tensors among a step's operands.

@@ -4,7 +4,7 @@ use super::{
     ctype,
     emitter::{Emitter, flat, tensor, tensors},
     error::{Emit, Unsupported},
-    kernel::{Code, Header, Kernel, broadcast_strides, without},
+    kernel::{Code, Header, Kernel, broadcast_strides, divisible, without},
     loops::Loop,
     program::{self, Results},
 };
@@ -27,6 +27,14 @@ enum Share {
     Block,
     /// 32 neighbouring outputs by 8 threads each: the reduced dims are not the contiguous ones.
     Column,
+}
+
+/// What one thread does.
+#[derive(Clone, Copy, Debug)]
+struct Threads {
+    share: Share,
+    /// Neighbouring elements taken at once.
+    width: i64,
 }
 
 /// A plain reduction: a [`MapReduce`] that maps nothing.
@@ -86,9 +94,11 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, reduction: &Reduction<'_
     let reduced_strides: Vec<Vec<Dim>> = all.iter().map(|s| without(s, &kept_dims)).collect();
     let reduced = Loop::new(&without(&full, &kept_dims), &reduced_strides);
     let share = share(&kept, &reduced);
+    let width = if matches!(share, Share::Warp | Share::Block) { width(inputs, &kept, &reduced) } else { 1 };
 
     let mut kernel = Kernel::new(format!("{name}_{}", step.outputs[0].dtype));
-    let body = body(&mut kernel, step, reduction, inputs, captures, &kept, &reduced, share)?;
+    let threads = Threads { share, width };
+    let body = body(&mut kernel, step, reduction, inputs, captures, &kept, &reduced, threads)?;
     let items = items(reduction)?;
     let threads = if share == Share::Column { [32, 8] } else { [256, 1] };
     let headers = vec![Header::Math, Header::Warp, Header::Reduce];
@@ -112,6 +122,20 @@ fn share(kept: &Loop, reduced: &Loop) -> Share {
         Some(n) if n <= 1024 => Share::Warp,
         _ => Share::Block,
     }
+}
+
+/// How many neighbouring elements of a row move as one access.
+fn width(inputs: &[&TensorRef], kept: &Loop, reduced: &Loop) -> i64 {
+    let largest = inputs.iter().map(|t| t.dtype.size()).max().unwrap_or(16);
+    let width = (16 / largest) as i64;
+    let [length] = &reduced.shape[..] else { return 1 };
+    let fits = inputs.iter().enumerate().all(|(i, t)| {
+        reduced.strides[i][0].is(0)
+            || (reduced.strides[i][0].is(1)
+                && divisible(&t.layout.offset, width)
+                && kept.strides[i].iter().all(|s| divisible(s, width)))
+    });
+    if fits && divisible(length, width) { width } else { 1 }
 }
 
 /// The state of each reduction and the functions of the two programs.
@@ -140,8 +164,9 @@ fn body(
     captures: &[&TensorRef],
     kept: &Loop,
     reduced: &Loop,
-    share: Share,
+    threads: Threads,
 ) -> Emit<String> {
+    let Threads { share, width } = threads;
     let from = inputs.iter().map(|t| kernel.read(t)).collect::<Emit<Vec<_>>>()?;
     let captured = captures.iter().map(|t| kernel.read(t)).collect::<Emit<Vec<_>>>()?;
     let to = step.outputs.iter().map(|t| kernel.write(t)).collect::<Emit<Vec<_>>>()?;
@@ -152,11 +177,23 @@ fn body(
     for (i, strides) in kept.strides.iter().enumerate() {
         text += &format!("const i64 b{i} = {};\n", kernel.offset(&kept_names, strides));
     }
-    let (split_reduced, reduced_names) = kernel.split("r", "j", &reduced.shape);
-    let mut add = split_reduced;
-    let mut args = Vec::new();
-    for (i, (x, strides)) in from.iter().zip(&reduced.strides).enumerate() {
-        args.push(format!("up({x}[b{i} + {}])", kernel.offset(&reduced_names, strides)));
+    let (mut loads, mut add, mut args) = (String::new(), String::new(), Vec::new());
+    if width > 1 {
+        for (i, (x, tensor)) in from.iter().zip(inputs).enumerate() {
+            if reduced.strides[i][0].is(0) {
+                args.push(format!("up({x}[b{i}])"));
+                continue;
+            }
+            let pack = format!("Pack<{}, {width}>", ctype::storage(tensor.dtype)?);
+            loads += &format!("const {pack} g{i} = *(const {pack}*)({x} + b{i} + first);\n");
+            args.push(format!("up(g{i}.at[e])"));
+        }
+    } else {
+        let (split_reduced, reduced_names) = kernel.split("r", "j", &reduced.shape);
+        add = split_reduced;
+        for (i, (x, strides)) in from.iter().zip(&reduced.strides).enumerate() {
+            args.push(format!("up({x}[b{i} + {}])", kernel.offset(&reduced_names, strides)));
+        }
     }
     let mut adds = String::new();
     for (i, &(_, dtype)) in reduction.prologue.results.iter().enumerate() {
@@ -174,8 +211,12 @@ fn body(
     finish.extend(to.iter().map(|y| format!("{y}[b{}]", from.len() + captured.len())));
     let finish = format!("epilogue({});\n", finish.join(", "));
 
-    let each = |first: &str, step: &str| {
-        format!("State state;\n#pragma unroll 4\nfor (i64 r = {first}; r < {length}; r += {step}) {{\n{add}}}\n")
+    let each = |first: &str, step: &str| match width {
+        1 => format!("State state;\n#pragma unroll 4\nfor (i64 r = {first}; r < {length}; r += {step}) {{\n{add}}}\n"),
+        _ => format!(
+            "State state;\n#pragma unroll 4\nfor (i64 first = (i64)({first}) * {width}; first < {length}; first += {step} * {width}) {{\n{loads}\
+             #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\nconst i64 r = first + e;\n{add}}}\n}}\n"
+        ),
     };
     Ok(match share {
         Share::Thread => format!(

@@ -6,7 +6,7 @@ use super::{
     error::Emit,
     indexing::Picked,
     kernel::{Code, Header, Kernel, broadcast_strides},
-    order::{chunk, sort_chunk},
+    order::{Runs, sort_chunk},
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{
@@ -74,11 +74,10 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, scatter: &Scatter<'_>) -
     let small = |dim: &Dim| dim.as_const().is_some_and(|n| n < 1 << 32);
     let count = numel(&scatter.picked);
     let (entry, bytes) = if small(&count) && small(&numel(&y.layout.shape)) { ("Narrow", 8) } else { ("Wide", 16) };
-    let chunk = chunk(&count);
+    let runs = Runs::new(emitter, name, (entry, bytes), &count, &Dim::from(1));
+    let ordered = emitter.scratch(&format!("{name}_order"), count.clone() * Dim::from(bytes));
+    let chunk = runs.chunk;
     let chunks = count.ceil_div(chunk);
-    let size = count.clone() * Dim::from(bytes);
-    let (sorted, ordered) =
-        (emitter.scratch(&format!("{name}_chunks"), size.clone()), emitter.scratch(&format!("{name}_order"), size));
 
     let mut kernel = Kernel::new(format!("{name}_sort"));
     let (split, names) = kernel.split("r", "i", &scatter.picked);
@@ -88,7 +87,7 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, scatter: &Scatter<'_>) -
         let at = kernel.offset(&names, strides);
         destination.push(format!("wrap_index((i64){pointer}[{at}], {}) * {}", kernel.dim(extent), kernel.dim(stride)));
     }
-    let to = kernel.scratch(entry, sorted);
+    let to = kernel.scratch(entry, runs.arrays[0]);
     let length = kernel.dim(&count);
     let make = format!("[&] {{\n{split}return {entry}::make((u64)({}), r);\n}}()", destination.join(" + "));
     let body = format!(
@@ -105,12 +104,11 @@ fn emit(emitter: &mut Emitter, step: &Step, name: &str, scatter: &Scatter<'_>) -
     emitter.launch(kernel, code, flat(chunks));
 
     let mut kernel = Kernel::new(format!("{name}_rank"));
-    let from = kernel.scratch(&format!("const {entry}"), sorted);
     let to = kernel.scratch(entry, ordered);
+    let merge = runs.merge(emitter, &mut kernel);
     let length = kernel.dim(&count);
-    let body = format!(
-        "const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at < {length}) {to}[rank_in_chunks<{chunk}>({from}, {length}, at)] = {from}[at];\n"
-    );
+    let body =
+        format!("const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {length}) return;\n{merge}{to}[r] = entry;\n");
     let code = Code { headers: vec![Header::Sort], body, threads: [256, 1], ..Code::default() };
     emitter.launch(kernel, code, flat(count.ceil_div(256)));
     write(emitter, step, name, scatter, entry, ordered)

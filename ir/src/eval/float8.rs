@@ -1,4 +1,5 @@
-//! The 8-bit floats, with the rounding and overflow of `c10/util/Float8_*.h`: to nearest, ties to even, never saturating.
+//! The 8-bit floats, with the rounding and overflow of `c10/util/Float8_*.h`: to nearest, ties to even. Of PyTorch 2.15, E4M3FN saturates,
+//! infinities too; the others do not.
 
 use crate::DType;
 
@@ -61,6 +62,7 @@ impl Format {
             0 if self.fnuz => 0,
             code if code <= self.max => sign | code as u8,
             _ if self.fnuz => self.overflow,
+            _ if self.mantissa == 3 => sign | self.max as u8,
             _ => sign | self.overflow,
         }
     }
@@ -128,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn overflow_is_not_saturated() {
-        assert_eq!(encoder(DType::F8E4M3Fn)(464.0), 0x7e);
-        assert_eq!(encoder(DType::F8E4M3Fn)(465.0), 0x7f);
-        assert_eq!(encoder(DType::F8E4M3Fn)(f32::NEG_INFINITY), 0xff);
+    fn overflow_saturates_in_e4m3fn_alone() {
+        assert_eq!(encoder(DType::F8E4M3Fn)(465.0), 0x7e);
+        assert_eq!(encoder(DType::F8E4M3Fn)(f32::NEG_INFINITY), 0xfe);
+        assert_eq!(encoder(DType::F8E4M3Fn)(f32::NAN), 0x7f);
         assert_eq!(encoder(DType::F8E5M2)(61440.0), 0x7c);
         assert_eq!(encoder(DType::F8E4M3FnUz)(-248.0), 0x80);
         assert_eq!(encoder(DType::F8E8M0)(1.5), 128);

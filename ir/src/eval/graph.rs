@@ -80,12 +80,8 @@ fn check(node: &Node, results: &[Tensor], bindings: &Bindings) -> Result<(), Eva
         let shape = want.concrete(bindings).map_err(|e: DimError| EvalError::Dim(e))?;
         if got.dtype() != want.dtype || got.shape() != shape {
             let what = format!("output {i}");
-            return Err(EvalError::TypeMismatch {
-                node: node.name.clone(),
-                what,
-                want: want.clone().into(),
-                got: got.ty().into(),
-            });
+            let (want, got) = (Box::new(want.clone()), Box::new(got.ty()));
+            return Err(EvalError::TypeMismatch { node: node.name.clone(), what, want, got });
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 //!
 //! Halves and 8-bit floats are computed in f32 and rounded once per op, f64 in f64, integers wrap to their width. Sums accumulate in f64.
 
+mod convolution;
 mod element;
 mod float8;
 mod fused;
@@ -142,6 +143,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Slice(op) => one(views::slice(op, call)),
         Op::Iota(op) => one(views::iota(op, call)),
         Op::Full(op) => one(views::full(op, call)),
+        Op::Bitcast(op) => one(Ok(Tensor::from_bytes(op.dtype, call.shape(), call.tensor(0)?.bytes())?)),
         Op::Cast(op) => one(values::cast(call.tensor(0)?, op.dtype)),
         Op::Map(op) => program::map(&op.program, call),
         Op::Glu(op) => program::map(&op.program, call),
@@ -152,6 +154,9 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::RmsNorm(op) => one(norm::rms_norm(op, call)),
         Op::MatMul(_) => one(matmul::matmul(call)),
         Op::GroupedMm(_) => one(matmul::grouped_mm(call)),
+        Op::Convolution(op) => one(convolution::forward(op, call)),
+        Op::ConvolutionInput(op) => one(convolution::of_input(op, call)),
+        Op::ConvolutionWeight(op) => one(convolution::of_weight(op, call)),
         Op::Contract(op) => matmul::contract(op, call),
         Op::ExpertMatmul(_) => one(matmul::expert_matmul(call)),
         Op::Index(op) => one(indexing::index(op, call)),

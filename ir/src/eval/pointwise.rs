@@ -66,6 +66,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
                 done && value.is_some()
             })
         }
+        (DType::U64, _) if op == Pointwise::SignBit => true,
         (DType::U64, _) if matches!(op, Pointwise::Abs | Pointwise::Relu) => {
             out.copy_from_slice(args[0]);
             true
@@ -89,7 +90,7 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
 /// Ops whose result on u64 is not that on the same bits as i64.
 fn differs_unsigned(op: Pointwise) -> bool {
     use Pointwise::*;
-    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge)
+    matches!(op, FloorDiv | TruncDiv | Remainder | Fmod | Maximum | Minimum | Lt | Le | Gt | Ge | ShiftRight)
 }
 
 fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
@@ -97,6 +98,7 @@ fn unsigned(op: Pointwise, x: u64, y: u64) -> Option<u64> {
     match op {
         FloorDiv | TruncDiv => x.checked_div(y),
         Remainder | Fmod => x.checked_rem(y),
+        ShiftRight => Some(if y < 64 { x >> y } else { 0 }),
         Maximum => Some(x.max(y)),
         Minimum => Some(x.min(y)),
         Lt => Some(u64::from(x < y)),
@@ -122,6 +124,10 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
         Sigmoid => Box::new(|x, _, _| (Complex64::ONE + (-x).exp()).inv()),
         Silu => Box::new(|x, _, _| x / (Complex64::ONE + (-x).exp())),
         Pow => Box::new(|x, y, _| if y == Complex64::ZERO { Complex64::ONE } else { x.powc(y) }),
+        Conj => Box::new(|x, _, _| x.conj()),
+        Tan => Box::new(|x, _, _| x.tan()),
+        Sinh => Box::new(|x, _, _| x.sinh()),
+        Cosh => Box::new(|x, _, _| x.cosh()),
         Exp => Box::new(|x, _, _| x.exp()),
         Sqrt => Box::new(|x, _, _| x.sqrt()),
         Reciprocal => Box::new(|x, _, _| x.inv()),

@@ -110,7 +110,8 @@ impl Fold for Complex64 {
     }
 
     fn mean(sum: Complex64, count: usize) -> Complex64 {
-        sum / count as f64
+        // PyTorch's mean of no complex numbers is NaN + 0i.
+        if count == 0 { Complex64::new(f64::NAN, 0.0) } else { sum / count as f64 }
     }
 
     fn beats(_: Complex64, _: Complex64, _: bool) -> bool {
@@ -130,8 +131,15 @@ impl Groups {
         Groups { bases, members: Offsets::along(shape, |i| dims.contains(&i)).collect() }
     }
 
-    fn each<T: Copy, U>(&self, x: &[T], f: impl Fn(&mut dyn Iterator<Item = T>) -> U) -> Vec<U> {
-        self.bases.iter().map(|base| f(&mut self.members.iter().map(|at| x[base + at]))).collect()
+    /// What `f` gives for the elements of each group.
+    fn each<T: Copy, U>(&self, x: &[T], f: impl Fn(&[T]) -> U) -> Vec<U> {
+        let mut items = Vec::with_capacity(self.members.len());
+        let group = |base: &usize| {
+            items.clear();
+            items.extend(self.members.iter().map(|at| x[base + at]));
+            f(&items)
+        };
+        self.bases.iter().map(group).collect()
     }
 }
 
@@ -143,9 +151,9 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
         return Err(EvalError::Data(format!("{kind:?} of no elements has no value")));
     }
     let best = |largest: bool| {
-        move |items: &mut dyn Iterator<Item = W>| {
+        move |items: &[W]| {
             let mut best = (0, W::default());
-            for (i, x) in items.enumerate() {
+            for (i, &x) in items.iter().enumerate() {
                 if i == 0 || W::beats(x, best.1, largest) {
                     best = (i, x);
                 }
@@ -154,7 +162,7 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
         }
     };
     let extreme = |largest| groups.each(x, best(largest)).into_iter();
-    let sum = |items: &mut dyn Iterator<Item = W>| items.fold(W::zero(), W::plus);
+    let sum = |items: &[W]| items.iter().fold(W::zero(), |sum, &x| W::plus(sum, x));
     let own = |values: Vec<W>| (W::values(values), dtype);
     let truth = |values: Vec<bool>| (i64::values(values.into_iter().map(i64::from).collect()), DType::Bool);
     Ok(match kind {
@@ -162,8 +170,8 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
         ReduceKind::Mean => own(groups.each(x, |items| W::mean(sum(items), count))),
         ReduceKind::Prod => own(products(groups, x, dtype)?),
         ReduceKind::Amax | ReduceKind::Amin => own(extreme(kind == ReduceKind::Amax).map(|(_, x)| x).collect()),
-        ReduceKind::Any => truth(groups.each(x, |mut items| Iterator::any(&mut items, |x| x.truth()))),
-        ReduceKind::All => truth(groups.each(x, |mut items| Iterator::all(&mut items, |x| x.truth()))),
+        ReduceKind::Any => truth(groups.each(x, |items| items.iter().any(|x| x.truth()))),
+        ReduceKind::All => truth(groups.each(x, |items| items.iter().all(|x| x.truth()))),
         ReduceKind::Argmax | ReduceKind::Argmin => {
             let positions = extreme(kind == ReduceKind::Argmax).map(|(i, _)| i as i64).collect();
             (i64::values(positions), DType::I64)
@@ -174,7 +182,7 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
 /// Products, in the dtype itself: PyTorch's CPU kernel rounds after every factor, halves too, unlike its sums.
 fn products<W: Fold>(groups: &Groups, x: &[W], dtype: DType) -> Result<Vec<W>, EvalError> {
     if dtype == dtype.opmath() {
-        return Ok(groups.each(x, |items| items.fold(W::of_int(1), W::times)));
+        return Ok(groups.each(x, |items| items.iter().fold(W::of_int(1), |product, &x| W::times(product, x))));
     }
     let mut products = vec![W::of_int(1); groups.bases.len()];
     for at in &groups.members {

@@ -8,7 +8,7 @@
 use super::number;
 use crate::{
     DType, Dim, Graph, GraphError, Op, Operand, Value,
-    ops::{Axes, Cat, IndexPut, Iota, Permute, Pointwise, Reshape, Slice},
+    ops::{Axes, Bitcast, Cat, IndexPut, Iota, Permute, Pointwise, Reshape, Slice},
 };
 use smallvec::SmallVec;
 
@@ -131,6 +131,10 @@ fn undo(graph: &mut Graph, op: &Op, before: Value, value: Value, hint: &str) -> 
                 inverse[from] = to;
             }
             Ok(graph.add_call(&format!("{hint}.back"), Permute { dims: inverse }.into(), [value.into()])?.into())
+        }
+        Op::Bitcast(_) => {
+            let dtype = graph.ty(before).dtype;
+            Ok(graph.add_call(&format!("{hint}.back"), Bitcast { dtype }.into(), [value.into()])?.into())
         }
         Op::Slice(slice) => Ok(overwrite_slice(graph, before, slice, value, hint)?),
         Op::Expand(_) => Err(WriteError::Broadcast),

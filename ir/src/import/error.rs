@@ -1,6 +1,6 @@
 //! Why an import fails: what was found, where, and what to do.
 
-use crate::{TensorType, json::JsonError, weights::WeightError};
+use crate::{TensorType, json::JsonError, verify::VerifyError, weights::WeightError};
 use std::{fmt, path::PathBuf, sync::Arc};
 
 /// Why a file does not become a graph.
@@ -45,6 +45,8 @@ pub enum ImportError {
     Tensor { place: String, what: String },
     #[error("the archive's signature does not fit its graph: {0}")]
     Signature(String),
+    #[error("the archive's graph is malformed: {0}")]
+    Verify(#[from] VerifyError),
     #[error(transparent)]
     Weight(#[from] WeightError),
 }

@@ -5,20 +5,23 @@ mod archive;
 mod aten;
 mod call;
 mod error;
+mod guards;
 mod number;
 mod payload;
 pub mod reference;
 mod schema;
 mod signature;
+pub mod single;
 mod srepr;
 mod strides;
 mod translate;
 
 pub use archive::Archive;
+pub use aten::{Operator, operators};
 pub use error::{ImportError, UnsupportedTarget};
 pub use reference::ReferenceError;
 
-use crate::{Graph, NodeKind, SymbolRange, weights::Weights};
+use crate::{Graph, NodeKind, SymbolRange, verify::verify, weights::Weights};
 use schema::ExportedProgram;
 use std::{path::Path, sync::Arc};
 use translate::{Scope, Translator};
@@ -124,11 +127,13 @@ fn translate(exported: &ExportedProgram, name: &str, weights: &Weights) -> Resul
         let range = SymbolRange { min: range.min_val.unwrap_or(0), max: range.max_val };
         translator.graph.symbols.insert(symbol.as_str().into(), range);
     }
+    translator.replaced = guards::multiples(&exported.guards_code, &module.graph, &mut translator.graph.symbols);
     let mut scope = Scope::new(&module.graph, "");
     let mutable = signature::inputs(&mut translator, &mut scope, &module.signature, weights)?;
     translator.nodes(&mut scope)?;
     signature::outputs(&mut translator, &scope, &module.signature, mutable)?;
     translator.check_supported()?;
+    verify(&translator.graph)?;
     Ok(translator.graph)
 }
 

@@ -16,6 +16,8 @@ pub struct ExportedProgram {
     pub graph_module: GraphModule,
     #[serde(default)]
     pub range_constraints: IndexMap<String, RangeConstraint>,
+    #[serde(default)]
+    pub guards_code: Vec<String>,
     pub schema_version: SchemaVersion,
     #[serde(default)]
     pub torch_version: String,

@@ -1,13 +1,14 @@
 //! Sympy expressions as `srepr` writes them: `Mul(Integer(2), Symbol('s87', positive=True, integer=True))`.
 
 use crate::Dim;
+use std::collections::HashMap;
 
 /// Deeper nesting is refused, so that no file overflows the stack.
 const DEPTH: usize = 64;
 
-/// The dim that an expression stands for, or why it is none.
-pub fn parse(text: &str) -> Result<Dim, String> {
-    let mut parser = Parser { text, at: 0 };
+/// The dim that an expression stands for, or why it is none; `replaced` says what to write for some symbols.
+pub fn parse(text: &str, replaced: &HashMap<String, Dim>) -> Result<Dim, String> {
+    let mut parser = Parser { text, at: 0, replaced };
     let dim = parser.expression(0)?.integer()?;
     parser.end()?;
     Ok(dim)
@@ -35,6 +36,7 @@ impl From<Dim> for Term {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    replaced: &'a HashMap<String, Dim>,
 }
 
 impl<'a> Parser<'a> {
@@ -100,7 +102,7 @@ impl<'a> Parser<'a> {
                     self.expect('=')?;
                     self.word()?;
                 }
-                Dim::symbol(name).into()
+                self.replaced.get(name).cloned().unwrap_or_else(|| Dim::symbol(name)).into()
             }
             "Integer" => Dim::from(self.number()?).into(),
             "Rational" => {
@@ -190,6 +192,10 @@ fn reduce(term: Term) -> Term {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<Dim, String> {
+        super::parse(text, &HashMap::new())
+    }
 
     fn symbol(name: &str) -> String {
         format!("Symbol('{name}', positive=True, integer=True)")

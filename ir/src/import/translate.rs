@@ -40,6 +40,8 @@ pub struct Translator<'a> {
     pub graph: Graph,
     pub aliases: Aliases,
     expressions: HashMap<&'a str, Dim>,
+    /// Symbols for which something else is written.
+    pub replaced: HashMap<String, Dim>,
     unsupported: IndexMap<(Arc<str>, Option<String>), UnsupportedTarget>,
 }
 
@@ -78,7 +80,7 @@ impl<'a> Translator<'a> {
         if let Some(dim) = self.expressions.get(text) {
             return Ok(dim.clone());
         }
-        let dim = srepr::parse(text).map_err(|why| ImportError::Expression {
+        let dim = srepr::parse(text, &self.replaced).map_err(|why| ImportError::Expression {
             place: place.into(),
             text: text.chars().take(200).collect(),
             why,

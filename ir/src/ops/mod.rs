@@ -4,6 +4,7 @@
 //! that lacks one does not compile.
 
 mod attr;
+pub mod convolution;
 mod cost;
 pub mod infer;
 pub mod pointwise;

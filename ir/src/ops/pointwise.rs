@@ -25,6 +25,16 @@ pub enum TypeRule {
 pub trait Real: Float {
     /// The error function.
     fn erf(self) -> Self;
+    /// The complementary error function.
+    fn erfc(self) -> Self;
+    /// The logarithm of the gamma function's magnitude.
+    fn lgamma(self) -> Self;
+    /// Inverse hyperbolic sine.
+    fn asinh(self) -> Self;
+    /// Inverse hyperbolic cosine.
+    fn acosh(self) -> Self;
+    /// Inverse hyperbolic tangent.
+    fn atanh(self) -> Self;
     /// A constant.
     fn lit(value: f64) -> Self;
 }
@@ -32,6 +42,26 @@ pub trait Real: Float {
 impl Real for f32 {
     fn erf(self) -> f32 {
         libm::erff(self)
+    }
+
+    fn erfc(self) -> f32 {
+        libm::erfcf(self)
+    }
+
+    fn lgamma(self) -> f32 {
+        libm::lgammaf(self)
+    }
+
+    fn asinh(self) -> f32 {
+        libm::asinhf(self)
+    }
+
+    fn acosh(self) -> f32 {
+        libm::acoshf(self)
+    }
+
+    fn atanh(self) -> f32 {
+        libm::atanhf(self)
     }
 
     fn lit(value: f64) -> f32 {
@@ -42,6 +72,26 @@ impl Real for f32 {
 impl Real for f64 {
     fn erf(self) -> f64 {
         libm::erf(self)
+    }
+
+    fn erfc(self) -> f64 {
+        libm::erfc(self)
+    }
+
+    fn lgamma(self) -> f64 {
+        libm::lgamma(self)
+    }
+
+    fn asinh(self) -> f64 {
+        libm::asinh(self)
+    }
+
+    fn acosh(self) -> f64 {
+        libm::acosh(self)
+    }
+
+    fn atanh(self) -> f64 {
+        libm::atanh(self)
     }
 
     fn lit(value: f64) -> f64 {
@@ -207,6 +257,16 @@ fn int_result(value: impl IntoInt) -> Option<i64> {
     value.int()
 }
 
+/// Shifts outside of the width leave nothing, as in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
+fn shift_left(x: i64, by: i64) -> i64 {
+    if (0..64).contains(&by) { x << by } else { 0 }
+}
+
+/// Shifts outside of the width leave the sign.
+fn shift_right(x: i64, by: i64) -> i64 {
+    x >> if (0..64).contains(&by) { by } else { 63 }
+}
+
 fn floor_div_int(x: i64, y: i64) -> Option<i64> {
     let quotient = x.checked_div(y)?;
     Some(if x % y != 0 && (x < 0) != (y < 0) { quotient - 1 } else { quotient })
@@ -273,6 +333,21 @@ pointwise! {
     Cos "cos" (x) Float real x.cos(); int NoInt; cuda "cos_({0})"; doc "Cosine."
     Tanh "tanh" (x) Float real x.tanh(); int NoInt; cuda "tanh_({0})"; doc "Hyperbolic tangent."
     Erf "erf" (x) Float real x.erf(); int NoInt; cuda "erf_({0})"; doc "Error function."
+    Tan "tan" (x) Float real x.tan(); int NoInt; cuda "tan_({0})"; doc "Tangent."
+    Asin "asin" (x) Float real x.asin(); int NoInt; cuda "asin_({0})"; doc "Inverse sine."
+    Acos "acos" (x) Float real x.acos(); int NoInt; cuda "acos_({0})"; doc "Inverse cosine."
+    Atan "atan" (x) Float real x.atan(); int NoInt; cuda "atan_({0})"; doc "Inverse tangent."
+    Sinh "sinh" (x) Float real x.sinh(); int NoInt; cuda "sinh_({0})"; doc "Hyperbolic sine."
+    Cosh "cosh" (x) Float real x.cosh(); int NoInt; cuda "cosh_({0})"; doc "Hyperbolic cosine."
+    Asinh "asinh" (x) Float real Real::asinh(x); int NoInt; cuda "asinh_({0})"; doc "Inverse hyperbolic sine."
+    Acosh "acosh" (x) Float real Real::acosh(x); int NoInt; cuda "acosh_({0})"; doc "Inverse hyperbolic cosine."
+    Atanh "atanh" (x) Float real Real::atanh(x); int NoInt; cuda "atanh_({0})"; doc "Inverse hyperbolic tangent."
+    Exp2 "exp2" (x) Float real x.exp2(); int NoInt; cuda "exp2_({0})"; doc "`2ˣ`."
+    Log10 "log10" (x) Float real x.log10(); int NoInt; cuda "log10_({0})"; doc "Logarithm to base 10."
+    Erfc "erfc" (x) Float real x.erfc(); int NoInt; cuda "erfc_({0})"; doc "`1 - erf(x)`, also where that cancels."
+    Lgamma "lgamma" (x) Float real x.lgamma(); int NoInt; cuda "lgamma_({0})"; doc "`log |Γ(x)|`."
+    Conj "conj" (x) Promote real x; int x; cuda "({0})"; doc "Complex conjugate; real numbers are their own."
+    SignBit "signbit" (x) Compare real Truth(x.is_sign_negative()); int x < 0; cuda "signbit_({0})"; doc "True for negative numbers, minus zero among them."
     Sigmoid "sigmoid" (x) Float real sigmoid(x); int NoInt; cuda "sigmoid_({0})"; doc "`1 / (1 + e⁻ˣ)`."
     Silu "silu" (x) Float real x / (T::one() + (-x).exp()); int NoInt; cuda "silu_({0})"; doc "`x · sigmoid(x)`."
     Relu "relu" (x) Promote real if x < T::zero() { T::zero() } else { x }; int x.max(0); cuda "relu_({0})"; doc "`max(x, 0)`."
@@ -305,6 +380,11 @@ pointwise! {
     BitAnd "bitwise_and" (x, y) Bits real x; int x & y; cuda "({0} & {1})"; doc "Bitwise and."
     BitOr "bitwise_or" (x, y) Bits real x; int x | y; cuda "({0} | {1})"; doc "Bitwise or."
     BitXor "bitwise_xor" (x, y) Bits real x; int x ^ y; cuda "({0} ^ {1})"; doc "Bitwise exclusive or."
+    Atan2 "atan2" (x, y) Float real x.atan2(y); int NoInt; cuda "atan2_({0}, {1})"; doc "Angle of the point (y, x)."
+    Hypot "hypot" (x, y) Float real x.hypot(y); int NoInt; cuda "hypot_({0}, {1})"; doc "`√(x² + y²)` without overflow."
+    CopySign "copysign" (x, y) Float real x.copysign(y); int NoInt; cuda "copysign_({0}, {1})"; doc "`|x|` with the sign of y."
+    ShiftLeft "bitwise_left_shift" (x, y) Bits real x; int shift_left(x, y); cuda "shift_left_({0}, {1})"; doc "`x · 2ʸ`, wrapping; 0 where y exceeds the width."
+    ShiftRight "bitwise_right_shift" (x, y) Bits real x; int shift_right(x, y); cuda "shift_right_({0}, {1})"; doc "`⌊x / 2ʸ⌋`."
     LogicalAnd "logical_and" (x, y) Logical real Truth(x != T::zero() && y != T::zero()); int x != 0 && y != 0; cuda "({0} != 0 && {1} != 0)"; doc "Both not zero."
     LogicalOr "logical_or" (x, y) Logical real Truth(x != T::zero() || y != T::zero()); int x != 0 || y != 0; cuda "({0} != 0 || {1} != 0)"; doc "Either not zero."
     Where "where" (c, x, y) Select real if c != T::zero() { x } else { y }; int if c != 0 { x } else { y }; cuda "({0} ? {1} : {2})"; doc "`x` where the mask holds, else `y`."

@@ -199,6 +199,8 @@ ops! {
 
     /// Conversion to `dtype` with PyTorch's rounding, truncation and saturation (`to`, `_to_copy`).
     Cast "cast" ("x") Pointwise { dtype: DType };
+    /// The bytes of the elements, row-major, read as `dtype`; where that is of another size, the last dim grows or shrinks (`view.dtype`).
+    Bitcast "bitcast" ("x") Kernel { dtype: DType };
     /// A pointwise program over broadcast operands; one output for each of its results.
     Map "map" ("x*") Pointwise { program: Arc<Program> };
 
@@ -221,6 +223,14 @@ ops! {
     /// A matmul whose accumulators pass through `program`: `a[…, M, K]` times each of `lanes` matrices `b[…, K, N]`. The program takes the
     /// accumulators, then captures that broadcast against `[…, M, N]`. Operands: a, the bs, captures.
     Contract "contract" ("a", "b*", "capture*") Kernel { lanes: usize, program: Arc<Program> };
+
+    /// `y[n, o, p] = Σ x[n, c, p·stride + k·dilation - padding] · w[o, c, k]` over 1 to 3 spatial dims; filters of a group read its channels
+    /// (`conv1d`, `conv2d`, `conv3d`).
+    Convolution "convolution" ("x", "w") Kernel { stride: Axes, padding: Axes, dilation: Axes, groups: usize };
+    /// A convolution's gradient by an input of these spatial extents; also the transposed convolution.
+    ConvolutionInput "convolution_input" ("grad", "w") Kernel { extents: Shape, stride: Axes, padding: Axes, dilation: Axes, groups: usize };
+    /// A convolution's gradient by a weight of these spatial extents.
+    ConvolutionWeight "convolution_weight" ("x", "grad") Kernel { extents: Axes, stride: Axes, padding: Axes, dilation: Axes, groups: usize };
 
     /// Elements picked by index tensors, which broadcast together; `axes` says which dims they index (`index`, `embedding`).
     Index "index" ("x", "indices*") Kernel { axes: Axes };

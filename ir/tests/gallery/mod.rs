@@ -1,36 +1,17 @@
 //! One small graph that calls every op of the table.
 
+#[path = "programs.rs"]
+mod programs;
+
 use eglu_ir::{
     Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Program, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType,
     Value, ops::*, program::InstrOp,
 };
+use programs::{gating, sum};
 use std::sync::Arc;
 
 /// Extent that the symbol `s0` has in [`inputs`].
 pub const ROWS: usize = 5;
-
-/// `silu(gate) · up + 0.5`, with a cast and a comparison on the way.
-pub fn gating(dtype: DType) -> Arc<Program> {
-    let mut program = Program::new([dtype, dtype]);
-    let silu = program.push(InstrOp::Pointwise(Pointwise::Silu), [Ref::Param(0)], dtype);
-    let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [silu, Ref::Param(1)], dtype);
-    let rounded = program.push(InstrOp::Cast, [product], DType::Bf16);
-    let large = program.push(InstrOp::Pointwise(Pointwise::Gt), [rounded, Ref::Scalar(Scalar::Float(1e9))], DType::Bool);
-    let half = Ref::Scalar(Scalar::Float(0.5));
-    let shifted = program.push(InstrOp::Pointwise(Pointwise::Add), [product, half], dtype);
-    let result = program.push(InstrOp::Pointwise(Pointwise::Where), [large, half, shifted], dtype);
-    program.results.push((result, dtype));
-    Arc::new(program)
-}
-
-/// A program that adds its parameters, all of one dtype.
-pub fn sum(params: usize, dtype: DType) -> Arc<Program> {
-    let mut program = Program::new(vec![dtype; params]);
-    let total = (1..params as u32)
-        .fold(Ref::Param(0), |sum, i| program.push(InstrOp::Pointwise(Pointwise::Add), [sum, Ref::Param(i)], dtype));
-    program.results.push((total, dtype));
-    Arc::new(program)
-}
 
 struct Builder {
     graph: Graph,
@@ -83,6 +64,7 @@ fn pointwise(b: &mut Builder, x: Operand, mask: Operand, ids: Operand) {
     b.call(Pointwise::Add, &[ids, Operand::Scalar(Scalar::Int(-3))]);
     b.call(Pointwise::Ne, &[mask, Operand::Scalar(Scalar::Bool(true))]);
     b.call(Cast { dtype: DType::F8E4M3Fn }, &[x]);
+    b.call(Bitcast { dtype: DType::I16 }, &[x]);
     b.call(Map { program: sum(3, DType::F32) }, &[x, x, x]);
     b.call(Glu { program: gating(DType::F32) }, &[x, x]);
 }
@@ -136,6 +118,16 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     b.call(GroupedMm {}, &[x, batch, offs.into()]);
     let capture = b.weight("bias", &[6]);
     b.call(Contract { lanes: 2, program: sum(3, DType::F32) }, &[x, w, w, capture]);
+    let axes = |value: usize| Axes::from_slice(&[value]);
+    let (image, filters) = (b.weight("image", &[2, 4, 7]), b.weight("filters", &[6, 2, 3]));
+    let (stride, padding, dilation, groups) = (axes(2), axes(1), axes(1), 2);
+    let forward = Convolution { stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
+    let y: Operand = b.call(forward, &[image, filters]).into();
+    let extents = Shape::from_iter([Dim::from(7)]);
+    let of_input =
+        ConvolutionInput { extents, stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
+    b.call(of_input, &[y, filters]);
+    b.call(ConvolutionWeight { extents: axes(3), stride, padding, dilation, groups }, &[image, y]);
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);

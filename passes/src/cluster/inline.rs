@@ -154,8 +154,12 @@ impl<'g> Inliner<'g> {
         self.program.results.push((operand, dtype.opmath()));
     }
 
-    /// The program.
+    /// The program, with what widening shows [rounded](super::rounding) on the way.
     pub fn finish(self) -> Program {
-        self.program
+        let captured: Vec<bool> = {
+            let captured = |i: u32| self.captures.iter().any(|capture| self.refs.get(capture) == Some(&Ref::Param(i)));
+            (0..self.program.params.len() as u32).map(captured).collect()
+        };
+        super::rounding::keep(self.program, &captured)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Partition<'g> {
     members: Vec<Vec<NodeId>>,
     kinds: Vec<Kind>,
     users: Vec<Vec<NodeId>>,
+    /// For each rank, how many groups have members both up to it and past it.
+    spans: Vec<u32>,
 }
 
 impl<'g> Partition<'g> {
@@ -40,7 +42,8 @@ impl<'g> Partition<'g> {
             users[id.index()] = graph.users(*id);
         }
         let members = order.iter().map(|&id| vec![id]).collect();
-        Ok(Partition { graph, group: rank.clone(), kinds: vec![Kind::Single; order.len()], rank, members, order, users })
+        let (kinds, spans) = (vec![Kind::Single; order.len()], vec![0; order.len()]);
+        Ok(Partition { graph, group: rank.clone(), kinds, rank, members, order, users, spans })
     }
 
     /// The position of a node in topological order.
@@ -76,9 +79,11 @@ impl<'g> Partition<'g> {
     /// Puts the groups of these nodes together.
     pub fn join(&mut self, nodes: &[NodeId], kind: Kind) {
         let Some(into) = nodes.iter().map(|&id| self.group(id)).min() else { return };
+        self.span(into, false);
         for &id in nodes {
             let from = self.group(id);
             if from != into {
+                self.span(from, false);
                 let moved = std::mem::take(&mut self.members[from]);
                 for member in &moved {
                     self.group[member.index()] = into;
@@ -89,17 +94,48 @@ impl<'g> Partition<'g> {
         let rank = &self.rank;
         self.members[into].sort_unstable_by_key(|id| rank[id.index()]);
         self.kinds[into] = kind;
+        self.span(into, true);
+    }
+
+    /// First and last rank of a group's members.
+    fn ends(&self, group: usize) -> Option<(usize, usize)> {
+        let members = &self.members[group];
+        Some((self.rank(*members.first()?), self.rank(*members.last()?)))
+    }
+
+    /// Counts a group in at the ranks that it spans, or out.
+    fn span(&mut self, group: usize, counted: bool) {
+        if let Some((first, last)) = self.ends(group) {
+            for count in &mut self.spans[first..last] {
+                *count = if counted { *count + 1 } else { count.saturating_sub(1) };
+            }
+        }
+    }
+
+    /// A rank past which no path comes back to these groups: none is behind it, and no group lies on both sides. It keeps the search of
+    /// [`Self::is_convex`] within a layer or so, where the rest of the model would be walked for every pair of nodes.
+    fn horizon(&self, inside: &FxHashSet<usize>) -> usize {
+        let last = inside.iter().filter_map(|&group| self.ends(group)).map(|(_, last)| last).max().unwrap_or(0);
+        (last..self.spans.len()).find(|&rank| self.spans[rank] == 0).unwrap_or(usize::MAX)
+    }
+
+    fn is_behind(&self, group: usize, horizon: usize) -> bool {
+        self.ends(group).is_some_and(|(first, _)| first > horizon)
     }
 
     /// True if no path leaves the groups of these nodes and comes back, so that joining them makes no cycle.
     pub fn is_convex(&self, nodes: &[NodeId]) -> bool {
         let inside: FxHashSet<usize> = nodes.iter().map(|&id| self.group(id)).collect();
+        let horizon = self.horizon(&inside);
         let mut seen: FxHashSet<usize> = inside.clone();
         let mut stack: Vec<usize> = Vec::new();
         for &group in &inside {
             self.leave(group, &mut seen, &mut stack);
         }
         while let Some(group) = stack.pop() {
+            if self.is_behind(group, horizon) {
+                continue;
+            }
             let mut next = Vec::new();
             for &member in &self.members[group] {
                 for &user in self.users(member) {

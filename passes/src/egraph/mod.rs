@@ -16,6 +16,7 @@ mod run;
 mod solve;
 pub mod soundness;
 mod stitch;
+mod unchosen;
 
 pub use cost::Price;
 pub use report::{Assumption, EgraphReport, Fired, Refused, Site, Stopped, Stuck};
@@ -31,14 +32,15 @@ pub enum EgraphError {
     Rule(#[from] rule::RuleError),
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("rewriting contradicts itself: {conflict} (last rule: {last_rule}); this is a bug, leave the pass `egraph` out")]
+    #[error("rewriting contradicts itself, a fault of eglu: {conflict} (last rule: {last_rule})")]
     Conflict { conflict: String, last_rule: String },
-    #[error("no acyclic term could be extracted from the e-graph; this is a bug, leave the pass `egraph` out")]
+    #[error("no term without cycles could be taken out of the e-graph, a fault of eglu")]
     NoExtraction,
 }
 
 /// Rewrites a graph to the cheapest equivalent that the rules reach on the device, and says what was done.
 ///
+/// A region whose rewriting fails stays as it was, and the report has a stop with the reason.
 /// Names of nodes that stay are kept; nodes that are new carry the names of what they stand for as [origins](eglu_ir::Node::origins).
 pub fn saturate(graph: &Graph, profile: &DeviceProfile) -> Result<(Graph, EgraphReport), EgraphError> {
     saturate_with(graph, profile, rules::all()?, Limits::default())

@@ -87,6 +87,8 @@ pub struct Stuck {
     pub node: String,
     /// Its op.
     pub op: &'static str,
+    /// Why not, in words.
+    pub why: String,
 }
 
 /// A saturation cut short.

@@ -58,6 +58,7 @@ impl Refusal {
 }
 
 type Check = Box<dyn Fn(&Site<'_>) -> Verdict + Send + Sync>;
+type Explain = Box<dyn Fn(&Site<'_>) -> Option<String> + Send + Sync>;
 type Build = Box<dyn Fn(&mut Site<'_>) -> Result<Id, Refusal> + Send + Sync>;
 
 /// A named condition of a rule.
@@ -65,6 +66,22 @@ pub struct Condition {
     /// Its name in reports.
     pub name: &'static str,
     check: Check,
+}
+
+/// A form that the rule does not rewrite, though a user may expect it.
+pub struct Nearly {
+    /// What it looks like.
+    pub pattern: Pattern<ENode>,
+    /// The condition that such a match fails.
+    pub condition: &'static str,
+    explain: Explain,
+}
+
+impl Nearly {
+    /// Why the match is not rewritten, in words; `None` where it is no near-miss after all.
+    pub fn explain(&self, site: &Site<'_>) -> Option<String> {
+        (self.explain)(site)
+    }
 }
 
 enum Replacement {
@@ -82,6 +99,8 @@ pub struct Rule {
     pub patterns: Vec<Pattern<ENode>>,
     /// What must hold, checked in order.
     pub conditions: Vec<Condition>,
+    /// Forms that miss it, with what is told of them.
+    pub nearly: Vec<Nearly>,
     /// How closely both sides agree.
     pub numerics: Numerics,
     /// A refused match is worth telling a user: it nearly fused.
@@ -107,13 +126,15 @@ pub struct Draft {
     doc: String,
     patterns: Vec<String>,
     conditions: Vec<Condition>,
+    nearly: Vec<(String, &'static str, Explain)>,
     numerics: Numerics,
     fuses: bool,
 }
 
 /// Starts a rule.
 pub fn rule(name: impl Into<String>, numerics: Numerics, doc: impl Into<String>) -> Draft {
-    Draft { name: name.into(), doc: doc.into(), patterns: Vec::new(), conditions: Vec::new(), numerics, fuses: false }
+    let (name, doc) = (name.into(), doc.into());
+    Draft { name, doc, patterns: Vec::new(), conditions: Vec::new(), nearly: Vec::new(), numerics, fuses: false }
 }
 
 impl Draft {
@@ -132,6 +153,17 @@ impl Draft {
     /// Adds a condition.
     pub fn when(mut self, name: &'static str, check: impl Fn(&Site<'_>) -> Verdict + Send + Sync + 'static) -> Draft {
         self.conditions.push(Condition { name, check: Box::new(check) });
+        self
+    }
+
+    /// Adds a form that misses the rule by a condition, and the words for it; `None` from them where it is no near-miss.
+    pub fn nearly(
+        mut self,
+        pattern: impl Into<String>,
+        condition: &'static str,
+        explain: impl Fn(&Site<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Draft {
+        self.nearly.push((pattern.into(), condition, Box::new(explain)));
         self
     }
 
@@ -156,7 +188,11 @@ impl Draft {
         text.parse().map_err(|e| RuleError { rule: self.name.clone(), pattern: text.into(), why: format!("{e}") })
     }
 
-    fn end(self, replacement: Replacement) -> Result<Rule, RuleError> {
+    fn end(mut self, replacement: Replacement) -> Result<Rule, RuleError> {
+        let nearly = std::mem::take(&mut self.nearly)
+            .into_iter()
+            .map(|(pattern, condition, explain)| Ok(Nearly { pattern: self.parse(&pattern)?, condition, explain }))
+            .collect::<Result<_, RuleError>>()?;
         let patterns: Vec<Pattern<ENode>> = self.patterns.iter().map(|text| self.parse(text)).collect::<Result<_, _>>()?;
         if let Replacement::Pattern(right) = &replacement {
             let unbound = right.vars().into_iter().find(|var| patterns.iter().any(|left| !left.vars().contains(var)));
@@ -166,7 +202,7 @@ impl Draft {
             }
         }
         let Draft { name, doc, conditions, numerics, fuses, .. } = self;
-        Ok(Rule { name, doc, patterns, conditions, numerics, fuses, replacement })
+        Ok(Rule { name, doc, patterns, conditions, nearly, numerics, fuses, replacement })
     }
 }
 
@@ -182,6 +218,14 @@ impl Rule {
             }
         }
         Ok(assumed)
+    }
+
+    /// The right side, where it is a pattern and not built by code.
+    pub fn right(&self) -> Option<&Pattern<ENode>> {
+        match &self.replacement {
+            Replacement::Pattern(pattern) => Some(pattern),
+            Replacement::Build(_) => None,
+        }
     }
 
     /// Builds the right side; nothing is merged yet.

@@ -1,6 +1,7 @@
 //! Saturation: rules are applied until nothing changes, and every application and near-miss is written down.
 
 use super::{
+    EgraphError,
     facts::EGraph,
     language::ENode,
     rule::{Numerics, Rule, Site},
@@ -25,12 +26,14 @@ impl Default for Limits {
 }
 
 /// Why saturation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Stop {
     Saturated,
     Rounds(usize),
     Nodes(usize),
+    /// The region is left as it was.
+    Failed(EgraphError),
 }
 
 /// One application of a rule. Nodes are positions in the region; in texts they stand as `⟦n⟧`.
@@ -42,9 +45,13 @@ pub struct Application {
     pub numerics: Numerics,
     /// Nodes of the region that compute the rewritten value.
     pub nodes: Vec<usize>,
+    /// The class of the rewritten value.
+    pub class: Id,
+    /// What it became.
+    pub built: ENode,
     /// The matched term.
     pub before: String,
-    /// What it became.
+    /// What it became, in words.
     pub after: String,
     /// Claims on user inputs that it rests on.
     pub assumed: Vec<String>,
@@ -151,6 +158,7 @@ pub fn saturate(egraph: &mut EGraph, rules: &[Rule], values: &[Id], limits: Limi
             break;
         }
     }
+    log.refused.extend(near_misses(egraph, rules, values));
     let fired: HashSet<(usize, usize)> =
         log.applied.iter().flat_map(|applied| applied.nodes.iter().map(|&node| (applied.rule, node))).collect();
     log.refused.retain(|miss| !miss.nodes.iter().any(|&node| fired.contains(&(miss.rule, node))));
@@ -192,11 +200,13 @@ fn round(
                     continue;
                 }
                 let before = names.fill(egraph, &rule.patterns[p], &subst);
-                let after = names.shallow(egraph, egraph.id_to_node(built));
+                let made = egraph.id_to_node(built).clone();
+                let after = names.shallow(egraph, &made);
                 let nodes = names.of(egraph, class);
                 egraph.union(class, built);
                 changed = true;
-                applied.push(Application { rule: r, numerics: rule.numerics, nodes, before, after, assumed });
+                let numerics = rule.numerics;
+                applied.push(Application { rule: r, numerics, nodes, class, built: made, before, after, assumed });
             }
             Err(refusal) if rule.fuses => {
                 let term = names.fill(egraph, &rule.patterns[p], &subst);
@@ -207,4 +217,21 @@ fn round(
         }
     }
     (changed, refused.into_iter().collect())
+}
+
+/// Forms that rules expect to miss, in the saturated e-graph.
+fn near_misses(egraph: &mut EGraph, rules: &[Rule], values: &[Id]) -> Vec<NearMiss> {
+    let names = Names::new(egraph, values);
+    let mut missed = IndexSet::new();
+    for (rule, near) in rules.iter().enumerate().flat_map(|(r, rule)| rule.nearly.iter().map(move |near| (r, near))) {
+        for found in near.pattern.search(egraph) {
+            for subst in &found.substs {
+                let site = Site { egraph, class: found.eclass, subst };
+                let Some(why) = near.explain(&site) else { continue };
+                let (nodes, term) = (names.of(egraph, found.eclass), names.fill(egraph, &near.pattern, subst));
+                missed.insert(NearMiss { rule, nodes, term, condition: near.condition.into(), why });
+            }
+        }
+    }
+    missed.into_iter().collect()
 }

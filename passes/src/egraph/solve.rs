@@ -8,7 +8,9 @@ use super::{
     language::{ENode, Head},
     region::{Key, Place},
     rule::Rule,
-    run::{Limits, Log, saturate},
+    rules::push,
+    run::{Limits, Log, Stop, saturate},
+    unchosen,
 };
 use egg::{Id, Language};
 use eglu_ir::{Op, OpCode};
@@ -45,8 +47,30 @@ pub struct Solution {
     pub size: usize,
     /// What each node of the original region costs.
     pub before: Vec<Price>,
-    /// Nodes of the original region at which a permutation of rows got stuck: the position, if it is one of them, and the op.
-    pub stuck: Vec<(usize, &'static str)>,
+    /// Nodes of the original region at which a permutation of rows got stuck, with the op and why it does not let it pass.
+    pub stuck: Vec<(usize, &'static str, String)>,
+}
+
+impl Solution {
+    /// The region as it is, because solving it failed.
+    pub fn unchanged(key: &Key, facts: Vec<Fact>, why: EgraphError) -> Solution {
+        let planned = |(at, (op, operands)): (usize, &(Op, Vec<Place>))| Planned {
+            op: op.clone(),
+            operands: operands.clone(),
+            survivor: Some(at),
+            origins: vec![at],
+            price: Price::default(),
+        };
+        Solution {
+            nodes: key.calls.iter().enumerate().map(planned).collect(),
+            outputs: key.outputs.clone(),
+            facts,
+            log: Log { applied: Vec::new(), refused: Vec::new(), stop: Stop::Failed(why), rounds: 0 },
+            size: 0,
+            before: vec![Price::default(); key.calls.len()],
+            stuck: Vec::new(),
+        }
+    }
 }
 
 /// The region's values in the e-graph.
@@ -54,18 +78,25 @@ pub struct Loaded {
     /// The e-graph.
     pub egraph: EGraph,
     /// Class of each node's op.
-    ops: Vec<Id>,
+    pub ops: Vec<Id>,
     /// Class of each node's first output.
     pub values: Vec<Id>,
     roots: Vec<Id>,
     entries: Vec<Id>,
 }
 
+impl Loaded {
+    /// Classes of the region's outputs.
+    pub fn roots(&self) -> impl Iterator<Item = Id> + '_ {
+        self.roots.iter().copied()
+    }
+}
+
 /// Solves a region.
 pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Result<Solution, EgraphError> {
     let mut loaded = load(key);
     check(&loaded.egraph)?;
-    let log = saturate(&mut loaded.egraph, rules, &loaded.values, limits);
+    let mut log = saturate(&mut loaded.egraph, rules, &loaded.values, limits);
     if let Some(conflict) = loaded.egraph.analysis.conflicts.first() {
         let last = log.applied.last().map_or_else(|| "none".into(), |applied| rules[applied.rule].name.clone());
         return Err(EgraphError::Conflict { conflict: conflict.clone(), last_rule: last });
@@ -77,17 +108,27 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
     let (nodes, placed) = (Vec::new(), IndexMap::new());
     let mut plan = Plan { loaded: &loaded, extraction: &extraction, original: &original, pricing, nodes, placed };
     let outputs = loaded.roots.iter().map(|&root| plan.place(root)).collect::<Result<Vec<_>, _>>()?;
+    if outputs.iter().any(|output| matches!(output, Place::Scalar(_) | Place::Absent)) {
+        return Err(EgraphError::NoExtraction);
+    }
     let mut nodes = plan.nodes;
     let classes: Vec<Id> =
         plan.placed.iter().filter(|(_, place)| matches!(place, Place::Node(_, 0))).map(|(&id, _)| id).collect();
     let stuck = stuck(&nodes, key);
     trace_origins(&mut nodes, &loaded, key, &classes, &extraction);
+    log.refused.extend(unchosen::near_misses(&loaded, key, rules, &log, &extraction));
     let facts = loaded
         .roots
         .iter()
         .map(|&root| egraph[root].data.outputs.first().cloned().ok_or(EgraphError::NoExtraction))
         .collect::<Result<_, _>>()?;
-    Ok(Solution { nodes, outputs, facts, log, size: egraph.total_size(), before, stuck })
+    let size = egraph.total_size();
+    let mut why = |position: usize| {
+        let class = loaded.egraph.find(loaded.values[position]);
+        push::stuck(&mut loaded.egraph, class).map_or_else(|| "no rule takes it further".into(), |refusal| refusal.why)
+    };
+    let stuck = stuck.into_iter().map(|(position, op)| (position, op, why(position))).collect();
+    Ok(Solution { nodes, outputs, facts, log, size, before, stuck })
 }
 
 fn check(egraph: &EGraph) -> Result<(), EgraphError> {

@@ -5,17 +5,18 @@
 
 use super::{
     EgraphError, Limits,
+    cost::Pricing,
     facts::{EGraph, Fact, op_of},
     language::{ENode, Head},
     range::Range,
     region,
     rule::Rule,
     run::saturate,
-    solve,
+    solve, stitch,
 };
 use egg::{Id, Language};
 use eglu_ir::{
-    Bindings, DType, Graph, Tensor, Value,
+    Bindings, DType, DeviceProfile, Graph, Tensor, Value,
     eval::{EvalError, EvalOperand, eval_op},
     ops::Cast,
 };
@@ -61,6 +62,12 @@ pub fn check(
     let inputs: Vec<Tensor> = region.inputs.iter().map(|&input| value(input)).collect();
     Evaluation { egraph: &egraph, bindings, inputs, values: BTreeMap::new() }.run(&mut checked, tolerance);
     Ok(checked)
+}
+
+/// The graph of the costliest terms instead of the cheapest: it must compute the same.
+pub fn costliest(graph: &Graph, profile: &DeviceProfile, rules: &[Rule]) -> Result<Graph, EgraphError> {
+    let pricing = Pricing::new(profile, graph).inverted();
+    Ok(stitch::rewrite(graph, rules, &pricing, Limits::default())?.0)
 }
 
 struct Evaluation<'a> {

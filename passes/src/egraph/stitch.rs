@@ -32,7 +32,12 @@ pub fn rewrite(graph: &Graph, rules: &[Rule], pricing: &Pricing, limits: Limits)
                 solution.clone()
             }
             None => {
-                let solution = Rc::new(solve(&key, rules, pricing, limits)?);
+                // A fault of one region costs that region its fusions, not the user the compile.
+                let solution = solve(&key, rules, pricing, limits).unwrap_or_else(|why| {
+                    let types = region.outputs.iter().map(|&value| Fact::of_type(graph.ty(value).clone()));
+                    Solution::unchanged(&key, types.collect(), why)
+                });
+                let solution = Rc::new(solution);
                 stitching.report.e_nodes += solution.size;
                 solved.insert(key, solution.clone());
                 solution
@@ -166,15 +171,16 @@ impl<'a> Stitching<'a> {
             self.report.fired.push(Fired { rule, numerics, nodes: names(&applied.nodes), before, after });
         }
         for miss in &solution.log.refused {
-            let (condition, why) = (miss.condition.clone(), miss.why.clone());
+            let (condition, why) = (miss.condition.clone(), fill(&miss.why));
             let refused = Refused { rule: rule(miss.rule), nodes: names(&miss.nodes), term: fill(&miss.term), condition, why };
             self.report.refused.push(refused);
         }
-        self.report.stuck.extend(solution.stuck.iter().map(|&(at, op)| Stuck { node: name(at), op }));
-        let why = match solution.log.stop {
+        self.report.stuck.extend(solution.stuck.iter().map(|(at, op, why)| Stuck { node: name(*at), op, why: why.clone() }));
+        let why = match &solution.log.stop {
             Stop::Saturated => None,
             Stop::Rounds(rounds) => Some(format!("still changing after {rounds} rounds")),
             Stop::Nodes(nodes) => Some(format!("grown to {nodes} e-nodes")),
+            Stop::Failed(why) => Some(format!("left as it was: {why}")),
         };
         if let (Some(why), Some(last)) = (why, region.nodes.len().checked_sub(1)) {
             self.report.stops.push(Stopped { region: (name(0), name(last)), why });

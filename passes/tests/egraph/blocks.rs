@@ -44,6 +44,19 @@ pub struct Variant {
     pub undo_by_itself: bool,
     /// The gate is the second half.
     pub swapped: bool,
+    /// What the rows are ordered by.
+    pub order: Order,
+}
+
+/// What orders the rows of a grouped dress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Order {
+    /// A sort of the ids.
+    Own,
+    /// A sort of other ids.
+    Others,
+    /// Positions that the user gives.
+    Given,
 }
 
 pub const MIXTRAL: Variant = Variant {
@@ -59,6 +72,7 @@ pub const MIXTRAL: Variant = Variant {
     shift: 0,
     undo_by_itself: false,
     swapped: false,
+    order: Order::Own,
 };
 
 /// The block as a graph of `x [2, T/2, H]`.
@@ -175,7 +189,11 @@ fn grouped(b: &mut Builder, v: Variant, x: Value, ids: Value, weights: Value) ->
     let Sizes { t, k, e, .. } = v.sizes;
     let rows = t * k;
     let w = weights_of(b, v);
-    let (sorted, perm) = b.sort(ids);
+    let (sorted, mut perm) = b.sort(ids);
+    if v.order != Order::Own {
+        let given = b.input("given", DType::I64, &[rows]);
+        perm = if v.order == Order::Given { given } else { b.sort(given).1 };
+    }
     let tokens = b.floor_divide(perm, k + v.divided_more);
     let picked = b.index(x, tokens);
     let row_weights = if v.weights_unsorted { weights } else { b.index(weights, perm) };

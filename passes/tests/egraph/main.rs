@@ -5,6 +5,7 @@ mod blocks;
 mod build;
 mod fusing;
 mod near_misses;
+mod reference;
 mod regions;
 mod single;
 mod soundness;

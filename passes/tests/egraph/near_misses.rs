@@ -1,9 +1,10 @@
 //! Graphs that nearly match: refused with a reason, or kept apart, and never computed wrongly.
 
 use crate::{
-    blocks::{Dress, MIXTRAL, Variant, block, experts_only},
+    blocks::{Dress, MIXTRAL, Order, Sizes, Variant, block, experts_only},
     build::{Builder, int},
     fusing::{count, text},
+    single::silu_by_parts,
     soundness::random,
 };
 use eglu_ir::{DType, Graph, Tensor, eval::eval_graph, ops::Pointwise, profile::H200};
@@ -43,9 +44,14 @@ fn histogram_of_another_range() {
 
 #[test]
 fn rows_divided_by_another_number() {
-    refuses(Variant { divided_more: 2, ..MIXTRAL }, "mixture-of-experts", "rows-by-token", "position / Some(4)");
+    refuses(
+        Variant { divided_more: 2, ..MIXTRAL },
+        "mixture-of-experts",
+        "rows-by-token",
+        "position / 4, but each token has 2 weights",
+    );
     let batched = Variant { divided_more: 2, dress: Dress::Batched, ..MIXTRAL };
-    refuses(batched, "mixture-of-experts", "rows-by-token", "position / Some(4)");
+    refuses(batched, "mixture-of-experts", "rows-by-token", "position / 4, but each token has 2 weights");
 }
 
 #[test]
@@ -72,8 +78,25 @@ fn the_permutation_in_place_of_its_inverse() {
 
 #[test]
 fn weights_left_unsorted() {
-    let (fused, _) = rewritten(&block(Variant { weights_unsorted: true, ..MIXTRAL }), 1);
+    let (fused, report) = rewritten(&block(Variant { weights_unsorted: true, ..MIXTRAL }), 1);
     assert_eq!(count(&fused, "moe"), 0);
+    let stuck = report.stuck.iter().find(|stuck| stuck.op == "mul");
+    let stuck = stuck.unwrap_or_else(|| panic!("nothing is stuck at the product in {:?}", report.stuck));
+    assert!(stuck.why.contains("not permuted in the same way"), "{}", stuck.why);
+}
+
+#[test]
+fn a_histogram_too_wide_for_f32() {
+    let variant = Variant { sizes: Sizes { t: 4, k: 2, e: 5000, h: 2, i: 2 }, ..MIXTRAL };
+    refuses(variant, "grouped-by-expert", "experts-few", "5000 experts, but histc in f32 counts exactly only up to 4096");
+}
+
+#[test]
+fn rows_in_another_order() {
+    let given = Variant { order: Order::Given, ..MIXTRAL };
+    refuses(given, "grouped-by-expert", "rows-sorted-by-expert", "not known to be a permutation");
+    let others = Variant { order: Order::Others, ..MIXTRAL };
+    refuses(others, "grouped-by-expert", "rows-sorted-by-expert", "sorted by other ids");
 }
 
 #[test]
@@ -82,6 +105,8 @@ fn masks_that_drop_a_real_expert() {
     assert_eq!(count(&fused, "moe"), 0);
     let refused = |rule: &str| report.refused.iter().any(|miss| miss.rule == rule && miss.condition == "mask-of-no-expert");
     assert!(refused("dropped-rows-read") && refused("dropped-rows-zeroed"), "{:#?}", report.refused);
+    let unbounded = report.refused.iter().find(|miss| miss.condition == "mask-of-no-expert");
+    assert!(unbounded.is_some_and(|miss| miss.why.ends_with("ids may exceed 2: no bound known")), "{unbounded:?}");
 }
 
 #[test]
@@ -104,8 +129,18 @@ fn a_gate_that_is_read_elsewhere_is_not_computed_twice() {
     let (alone, _) = saturate(&b.graph, &H200).unwrap();
     assert_eq!((count(&alone, "dense_glu"), count(&alone, "matmul")), (1, 0));
     b.output(gate);
-    let (shared, _) = saturate(&b.graph, &H200).unwrap();
+    let (shared, report) = saturate(&b.graph, &H200).unwrap();
     assert_eq!((count(&shared, "dense_glu"), count(&shared, "matmul")), (0, 2), "{:#?}", text(&shared));
+    let why = |report: &EgraphReport| {
+        let miss = report.refused.iter().find(|miss| miss.rule == "dense-gated-unit");
+        miss.map(|miss| (miss.condition.clone(), miss.why.clone())).unwrap_or_default()
+    };
+    let twice = "so fusing would compute it twice";
+    assert_eq!(why(&report), ("pays-on-the-device".into(), format!("`matmul` is needed outside too, {twice}")));
+    let read = b.unary(Pointwise::Relu, gate);
+    b.output(read);
+    let (_, report) = saturate(&b.graph, &H200).unwrap();
+    assert_eq!(why(&report).1, format!("`matmul` is used by node `relu` too, {twice}"));
 }
 
 #[test]
@@ -145,4 +180,19 @@ fn norms_of_other_means() {
     let (fused, report) = rewritten(&b.graph, 1);
     assert_eq!(count(&fused, "rms_norm"), 0);
     assert!(report.refused.iter().any(|miss| miss.rule == "rms-norm-of-product" && miss.condition == "last-dim"));
+}
+
+#[test]
+fn a_rounded_sigmoid_is_no_silu() {
+    let run = |graph: &Graph| {
+        let inputs: Vec<Tensor> = graph.inputs().iter().map(|&id| random(graph, id.into(), 3, 1)).collect();
+        eval_graph(graph, &|_| None, &inputs).unwrap().remove(0)
+    };
+    for mirrored in [false, true] {
+        let narrow = silu_by_parts(6, DType::Bf16, mirrored);
+        let (fused, _) = saturate(&narrow, &H200).unwrap();
+        assert_eq!(count(&fused, "silu"), 0, "silu rounds once, its parts twice");
+        assert_eq!(run(&narrow).bytes(), run(&fused).bytes(), "every rounding is kept");
+        assert_eq!(count(&saturate(&silu_by_parts(6, DType::F32, mirrored), &H200).unwrap().0, "silu"), 1);
+    }
 }

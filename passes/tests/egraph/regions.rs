@@ -2,11 +2,15 @@
 
 use crate::{
     blocks::{Dress, MIXTRAL, Variant, block, stack},
-    fusing::count,
+    fusing::{count, text},
     soundness::random,
 };
 use eglu_ir::{DType, Graph, OutputKind, TensorType, eval::eval_graph, ops::Iota, profile::H200};
-use eglu_passes::egraph::{Limits, rules, saturate, saturate_with};
+use eglu_passes::egraph::{
+    Limits,
+    rule::{Numerics, rule},
+    rules, saturate, saturate_with,
+};
 
 #[test]
 fn equal_layers_are_solved_once() {
@@ -51,6 +55,23 @@ fn graphs_without_calls_stay() {
     let (same, report) = saturate(&graph, &H200).unwrap();
     assert_eq!(same.len(), 3);
     assert_eq!(same.outputs().len(), 3);
+    assert!(report.fired.is_empty());
+}
+
+#[test]
+fn a_region_that_fails_stays_as_it_was() {
+    let graph = stack(MIXTRAL, 3, true);
+    let ill_typed = rule("ill-typed", Numerics::Exact, "wrong").from("(silu ?x)").becomes("(cast ?x dtype:f64)").unwrap();
+    let (same, report) = saturate_with(&graph, &H200, &[ill_typed], Limits::default()).unwrap();
+    let ops = |graph: &Graph| {
+        let mut ops: Vec<String> = text(graph).iter().map(|line| line.split('(').next().unwrap_or_default().into()).collect();
+        ops.sort_unstable();
+        ops
+    };
+    assert_eq!(ops(&same), ops(&graph));
+    assert!(!report.stops.is_empty() && report.stops.len() <= report.regions);
+    let why = &report.stops[0].why;
+    assert!(why.starts_with("left as it was: ") && why.contains("f64") && why.contains("ill-typed"), "{why}");
     assert!(report.fired.is_empty());
 }
 

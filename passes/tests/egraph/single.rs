@@ -6,33 +6,35 @@ use crate::{
 };
 use eglu_ir::{
     DType, Graph, OpCode, Operand, Scalar, Value,
-    ops::{Cat, Expand, Glu, Pointwise, RmsNorm},
+    ops::{Cat, Expand, Glu, Pointwise, RmsNorm, TypeRule},
     program::{InstrOp, Program, Ref},
 };
 
-const ROWS: i64 = 6;
-
 /// A permutation of the rows, from sorting noise.
-fn permutation(b: &mut Builder) -> Value {
-    let noise = b.input("noise", DType::F32, &[ROWS]);
+fn permutation(b: &mut Builder, rows: i64) -> Value {
+    let noise = b.input("noise", DType::F32, &[rows]);
     b.sort(noise).1
 }
 
 /// The op on rows permuted alike, one graph for each operand that alone is permuted and one for all.
-pub fn on_permuted(code: OpCode) -> Vec<Graph> {
-    let OpCode::Pointwise(op) = code else { return structured(code) };
-    (0..=op.arity()).map(|only| pointwise(op, (only < op.arity()).then_some(only))).collect()
+pub fn on_permuted(rows: i64, code: OpCode) -> Vec<Graph> {
+    let OpCode::Pointwise(op) = code else { return structured(rows, code) };
+    (0..=op.arity()).map(|only| pointwise(rows, op, (only < op.arity()).then_some(only))).collect()
 }
 
-fn pointwise(op: Pointwise, only: Option<usize>) -> Graph {
+fn pointwise(rows: i64, op: Pointwise, only: Option<usize>) -> Graph {
     let mut b = Builder::new(op.name());
-    let p = permutation(&mut b);
-    let bits = matches!(op, Pointwise::BitAnd | Pointwise::BitOr | Pointwise::BitXor | Pointwise::BitNot);
+    let p = permutation(&mut b, rows);
+    let bits = op.rule() == TypeRule::Bits;
     let operands: Vec<Operand> = (0..op.arity())
         .map(|i| {
-            let dtype = if op == Pointwise::Where && i == 0 || bits { DType::Bool } else { DType::F32 };
+            let dtype = match op {
+                Pointwise::Where if i == 0 => DType::Bool,
+                _ if bits => DType::I64,
+                _ => DType::F32,
+            };
             let permuted = only.is_none_or(|only| only == i);
-            let dims: &[i64] = if permuted { &[ROWS, 3] } else { [&[1, 3][..], &[3]][i % 2] };
+            let dims: &[i64] = if permuted { &[rows, 3] } else { [&[1, 3][..], &[3]][i % 2] };
             let x = b.input("x", if dtype == DType::Bool { DType::I64 } else { dtype }, dims);
             let x = if dtype == DType::Bool { b.call(Pointwise::Gt, &[x.into(), int(0)]) } else { x };
             if permuted { b.index(x, p).into() } else { x.into() }
@@ -43,22 +45,22 @@ fn pointwise(op: Pointwise, only: Option<usize>) -> Graph {
     b.graph
 }
 
-fn structured(code: OpCode) -> Vec<Graph> {
+fn structured(rows: i64, code: OpCode) -> Vec<Graph> {
     let mut b = Builder::new(code.name());
-    let p = permutation(&mut b);
-    let x = b.input("x", DType::F32, &[ROWS, 4]);
+    let p = permutation(&mut b, rows);
+    let x = b.input("x", DType::F32, &[rows, 4]);
     let x = b.index(x, p);
     let y = match code {
         OpCode::Cast => b.cast(x, DType::Bf16),
         OpCode::Slice => b.slice(x, 1, (1, 4), 2),
-        OpCode::Reshape => b.reshape(x, &[ROWS, 2, 2]),
+        OpCode::Reshape => b.reshape(x, &[rows, 2, 2]),
         OpCode::Permute => {
-            let x = b.reshape(x, &[ROWS, 2, 2]);
+            let x = b.reshape(x, &[rows, 2, 2]);
             b.permute(x, &[0, 2, 1])
         }
         OpCode::Expand => {
             let x = b.slice(x, 1, (0, 1), 1);
-            b.call(Expand { shape: shape(&[ROWS, 3]) }, &[x.into()])
+            b.call(Expand { shape: shape(&[rows, 3]) }, &[x.into()])
         }
         OpCode::Softmax => b.softmax(x, DType::F32),
         OpCode::Reduce => b.sum(x, 1, false, DType::F32),
@@ -67,7 +69,7 @@ fn structured(code: OpCode) -> Vec<Graph> {
             b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: DType::F32 }, &[x.into(), w.into()])
         }
         OpCode::Cat => {
-            let other = b.input("other", DType::F32, &[ROWS, 2]);
+            let other = b.input("other", DType::F32, &[rows, 2]);
             let other = b.index(other, p);
             b.call(Cat { dim: 1 }, &[x.into(), other.into()])
         }
@@ -75,7 +77,7 @@ fn structured(code: OpCode) -> Vec<Graph> {
             let mut program = Program::new([DType::F32; 2]);
             let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), Ref::Param(1)], DType::F32);
             program.results.push((product, DType::F32));
-            let other = b.input("other", DType::F32, &[ROWS, 4]);
+            let other = b.input("other", DType::F32, &[rows, 4]);
             let other = b.index(other, p);
             b.call(Glu { program: program.into() }, &[x.into(), other.into()])
         }
@@ -86,17 +88,17 @@ fn structured(code: OpCode) -> Vec<Graph> {
 }
 
 /// `f` of `x [6, 4]` as a graph.
-fn graph(name: &str, dtype: DType, f: impl FnOnce(&mut Builder, Value) -> Value) -> Graph {
+fn graph(rows: i64, name: &str, dtype: DType, f: impl FnOnce(&mut Builder, Value) -> Value) -> Graph {
     let mut b = Builder::new(name);
-    let x = b.input("x", dtype, &[ROWS, 4]);
+    let x = b.input("x", dtype, &[rows, 4]);
     let y = f(&mut b, x);
     b.output(y);
     b.graph
 }
 
 /// `x / √(mean(x²) + ε)`, widened and rounded as `transformers` does it, with a weight.
-pub fn norm(dtype: DType, power: bool, mirrored: bool) -> Graph {
-    graph("norm", dtype, |b, x| {
+pub fn norm(rows: i64, dtype: DType, power: bool, mirrored: bool) -> Graph {
+    graph(rows, "norm", dtype, |b, x| {
         let wide = if dtype == DType::F32 { x } else { b.cast(x, DType::F32) };
         let square = if power { b.call(Pointwise::Pow, &[wide.into(), int(2)]) } else { b.mul(wide, wide) };
         let mean = b.mean(square, 1, DType::F32);
@@ -110,9 +112,9 @@ pub fn norm(dtype: DType, power: bool, mirrored: bool) -> Graph {
 }
 
 /// Gating in f32 of 16-bit values; rounded before or after the product.
-fn upcast(act: Pointwise, before: bool) -> Graph {
-    graph("upcast", DType::Bf16, |b, x| {
-        let u = b.input("u", DType::Bf16, &[ROWS, 4]);
+fn upcast(rows: i64, act: Pointwise, before: bool) -> Graph {
+    graph(rows, "upcast", DType::Bf16, |b, x| {
+        let u = b.input("u", DType::Bf16, &[rows, 4]);
         let gate = b.cast(x, DType::F32);
         let gate = b.unary(act, gate);
         if before {
@@ -125,9 +127,19 @@ fn upcast(act: Pointwise, before: bool) -> Graph {
     })
 }
 
+/// `g · sigmoid(g) · u` as ops of their own, in any order of operands.
+pub fn silu_by_parts(rows: i64, dtype: DType, mirrored: bool) -> Graph {
+    graph(rows, "silu-by-parts", dtype, |b, x| {
+        let u = b.input("u", dtype, &[rows, 4]);
+        let sigmoid = b.unary(Pointwise::Sigmoid, x);
+        let silu = if mirrored { b.mul(sigmoid, x) } else { b.mul(x, sigmoid) };
+        if mirrored { b.mul(u, silu) } else { b.mul(silu, u) }
+    })
+}
+
 /// A mixture routed by sigmoid or unnormalised softmax.
-fn routed(sigmoid: bool, renormalize: bool) -> Graph {
-    let Sizes { t, k, e, h, i } = MIXTRAL.sizes;
+fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
+    let Sizes { t, k, e, h, i } = sizes;
     let mut b = Builder::new("routed");
     let x = b.input("x", DType::F32, &[t, h]);
     let router = b.weight("router", DType::F32, &[e, h]);
@@ -173,49 +185,52 @@ fn routed(sigmoid: bool, renormalize: bool) -> Graph {
 }
 
 /// A permutation of the first rows of a longer tensor.
-fn prefix() -> Graph {
+fn prefix(rows: i64) -> Graph {
     let mut b = Builder::new("prefix");
-    let p = permutation(&mut b);
-    let x = b.input("x", DType::F32, &[2 * ROWS, 3]);
+    let p = permutation(&mut b, rows);
+    let x = b.input("x", DType::F32, &[2 * rows, 3]);
     let y = b.index(x, p);
     b.output(y);
     b.graph
 }
 
 /// All single graphs.
-pub fn graphs() -> Vec<Graph> {
-    let mut graphs: Vec<Graph> = OpCode::all().flat_map(on_permuted).collect();
+pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
+    let mut graphs: Vec<Graph> = OpCode::all().flat_map(|code| on_permuted(rows, code)).collect();
     for dtype in [DType::F32, DType::Bf16] {
         for power in [false, true] {
-            graphs.extend([norm(dtype, power, false), norm(dtype, power, true)]);
+            graphs.extend([norm(rows, dtype, power, false), norm(rows, dtype, power, true)]);
         }
     }
     for act in [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid] {
-        graphs.extend([upcast(act, false), upcast(act, true)]);
+        graphs.extend([upcast(rows, act, false), upcast(rows, act, true)]);
+    }
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([silu_by_parts(rows, dtype, false), silu_by_parts(rows, dtype, true)]);
     }
     for sigmoid in [false, true] {
-        graphs.extend([routed(sigmoid, false), routed(sigmoid, true)]);
+        graphs.extend([routed(sizes, sigmoid, false), routed(sizes, sigmoid, true)]);
     }
-    let one = Variant { sizes: Sizes { k: 1, ..MIXTRAL.sizes }, ..MIXTRAL };
-    graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(), prefix()]);
-    graphs.push(graph("views", DType::F32, |b, x| {
+    let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };
+    graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(sizes), prefix(rows)]);
+    graphs.push(graph(rows, "views", DType::F32, |b, x| {
         let x = b.cast(x, DType::F32);
-        let x = b.call(Expand { shape: shape(&[ROWS, 4]) }, &[x.into()]);
+        let x = b.call(Expand { shape: shape(&[rows, 4]) }, &[x.into()]);
         let x = b.slice(x, 1, (0, 4), 1);
-        let x = b.reshape(x, &[ROWS, 1, 4]);
+        let x = b.reshape(x, &[rows, 1, 4]);
         let x = b.permute(x, &[1, 0, 2]);
-        let ids = b.input("ids", DType::I64, &[ROWS]);
+        let ids = b.input("ids", DType::I64, &[rows]);
         let by = b.call(Pointwise::Remainder, &[ids.into(), int(4)]);
         let always = b.call(Pointwise::Ge, &[by.into(), int(0)]);
-        let mask = b.reshape(always, &[1, ROWS, 1]);
+        let mask = b.reshape(always, &[1, rows, 1]);
         b.call(Pointwise::Where, &[mask.into(), x.into(), float(0.0)])
     }));
     graphs
 }
 
 /// One expert for each token, without any gathering of rows.
-fn direct() -> Graph {
-    let Sizes { t, e, h, i, .. } = MIXTRAL.sizes;
+fn direct(sizes: Sizes) -> Graph {
+    let Sizes { t, e, h, i, .. } = sizes;
     let mut b = Builder::new("direct");
     let x = b.input("x", DType::F32, &[t, h]);
     let router = b.weight("router", DType::F32, &[e, h]);
@@ -244,8 +259,8 @@ fn direct() -> Graph {
 }
 
 /// A linear layer that is biased only on one side of the gating.
-pub fn half_biased(gate: bool) -> Graph {
-    graph("half-biased", DType::F32, |b, x| {
+pub fn half_biased(rows: i64, gate: bool) -> Graph {
+    graph(rows, "half-biased", DType::F32, |b, x| {
         let lane = |b: &mut Builder, name: &str, biased: bool| {
             let w = b.weight(name, DType::F32, &[5, 4]);
             let y = b.linear(x, w);

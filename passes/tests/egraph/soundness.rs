@@ -6,13 +6,15 @@ use crate::{
 };
 use eglu_ir::{
     Bindings, DType, Graph, Tensor, Value,
-    eval::{EvalOperand, eval_op},
+    eval::{EvalOperand, eval_graph, eval_op},
     ops::{Cast, Pointwise},
+    profile::H200,
 };
+use eglu_passes::certify::relative_error;
 use eglu_passes::egraph::{
     rule::{Numerics, Rule, rule},
     rules,
-    soundness::{Checked, check},
+    soundness::{Checked, check, costliest},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -67,8 +69,11 @@ fn sound(graph: &Graph, seed: u64, ids: i64) -> Checked {
     found
 }
 
+/// Random instances of each rule; fewer without optimisation, where they would take minutes.
+const CASES: u32 = if cfg!(debug_assertions) { 32 } else { 256 };
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(CASES))]
 
     #[test]
     fn blocks_of_any_size(
@@ -94,15 +99,65 @@ proptest! {
         let variant = Variant { gpt_oss, ..MIXTRAL };
         sound(&experts_only(variant), seed, variant.sizes.e + 2);
     }
+
+    #[test]
+    fn dense_layers_of_any_kind(seed: u64, act in 0..ACTIVATIONS.len(), one_weight: bool, biased: bool, narrow: bool) {
+        let dtype = if narrow { DType::Bf16 } else { DType::F32 };
+        let found = sound(&dense(dtype, ACTIVATIONS[act], one_weight, biased), seed, 1);
+        prop_assert_eq!(found.skipped, Vec::<String>::new());
+    }
+
+    #[test]
+    fn half_biased_layers(rows in 1i64..8, seed: u64, gate: bool) {
+        prop_assert_eq!(sound(&single::half_biased(rows, gate), seed, 1).skipped, Vec::<String>::new());
+    }
+
+    #[test]
+    fn single_rules_on_any_rows(
+        rows in 1i64..8, t in 1i64..5, k in 1i64..4, extra in 0i64..3, h in 1i64..5, i in 1i64..5, seed: u64,
+    ) {
+        let sizes = Sizes { t: 2 * t, k, e: k + extra, h, i };
+        for graph in single::graphs(rows, sizes) {
+            prop_assert_eq!(sound(&graph, seed, 4).skipped, Vec::<String>::new(), "{}", graph.name);
+        }
+    }
+}
+
+const ACTIVATIONS: [Pointwise; 5] =
+    [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid];
+
+/// Every graph that the rules are tried on.
+pub fn corpus() -> Vec<Graph> {
+    let mut graphs = Vec::new();
+    for dress in [Dress::Grouped, Dress::Batched] {
+        for gpt_oss in [false, true] {
+            for dtype in [DType::F32, DType::Bf16] {
+                let variant = Variant { dress, gpt_oss, dtype, ..MIXTRAL };
+                graphs.extend([block(variant), experts_only(variant)]);
+            }
+        }
+    }
+    for (one_weight, biased) in [(false, false), (false, true), (true, true)] {
+        let kinds = [Pointwise::GeluTanh, Pointwise::GeluErf];
+        graphs.extend(kinds.map(|act| dense(DType::F32, act, one_weight, biased)));
+    }
+    graphs.extend([true, false].map(|gate| single::half_biased(6, gate)));
+    graphs.extend(single::graphs(6, MIXTRAL.sizes));
+    graphs
 }
 
 #[test]
-fn dense_layers() {
-    for act in [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid] {
-        for (one_weight, biased) in [(false, false), (false, true), (true, false), (true, true)] {
-            for dtype in [DType::F32, DType::Bf16] {
-                assert_eq!(sound(&dense(dtype, act, one_weight, biased), 7, 1).skipped, Vec::<String>::new());
-            }
+fn the_costliest_terms_compute_the_same() {
+    for graph in corpus() {
+        let costliest = costliest(&graph, &H200, rules::all().unwrap()).unwrap();
+        let inputs: Vec<Tensor> = graph.inputs().iter().map(|&id| random(&graph, id.into(), 9, 1)).collect();
+        let weights = |path: &str| graph.find(path).map(|id| random(&graph, id.into(), 9, 1));
+        let want = eval_graph(&graph, &weights, &inputs).unwrap();
+        let got = eval_graph(&costliest, &weights, &inputs).unwrap();
+        for (want, got) in want.iter().zip(&got) {
+            let error = relative_error(got, want).unwrap();
+            let narrow = graph.node_ids().any(|id| graph.node(id).outputs.iter().any(|ty| ty.dtype == DType::Bf16));
+            assert!(error <= tolerance(DType::F32, narrow), "{}: {error}", graph.name);
         }
     }
 }
@@ -123,23 +178,12 @@ fn a_wrong_rule_is_caught() {
 #[test]
 fn every_rule_fires_and_is_sound() {
     let mut fired: BTreeSet<String> = BTreeSet::new();
-    for dress in [Dress::Grouped, Dress::Batched] {
-        for gpt_oss in [false, true] {
-            for dtype in [DType::F32, DType::Bf16] {
-                let variant = Variant { dress, gpt_oss, dtype, ..MIXTRAL };
-                fired.extend(sound(&block(variant), 3, 1).fired);
-                fired.extend(sound(&experts_only(variant), 3, variant.sizes.e).fired);
-            }
+    for graph in corpus() {
+        let ids = if graph.name == "experts" { MIXTRAL.sizes.e } else { 4 };
+        let found = sound(&graph, 5, ids);
+        if graph.name != "experts" {
+            assert_eq!(found.skipped, Vec::<String>::new(), "{}", graph.name);
         }
-    }
-    for (one_weight, biased) in [(false, false), (false, true), (true, true)] {
-        fired.extend(sound(&dense(DType::F32, Pointwise::GeluTanh, one_weight, biased), 3, 1).fired);
-        fired.extend(sound(&dense(DType::F32, Pointwise::GeluErf, one_weight, biased), 3, 1).fired);
-    }
-    fired.extend([true, false].into_iter().flat_map(|gate| sound(&single::half_biased(gate), 3, 1).fired));
-    for graph in single::graphs() {
-        let found = sound(&graph, 5, 4);
-        assert_eq!(found.skipped, Vec::<String>::new(), "{}", graph.name);
         fired.extend(found.fired);
     }
     let names = rules::all().unwrap().iter().map(|rule| rule.name.as_str());

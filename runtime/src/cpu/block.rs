@@ -1,14 +1,11 @@
 //! Pointwise programs over blocks of elements: each instruction runs over a whole block of registers, so that its loop vectorises.
 
 use super::{
+    compile::Compiler,
     convert::{Class, Lane, round, wrap},
     simd, vector,
 };
-use eglu_ir::{
-    DType, Instr, Program, Ref, Scalar, TensorType,
-    ops::{OperandType, Pointwise, TypeRule, infer},
-    program::InstrOp,
-};
+use eglu_ir::{DType, Program, Ref, Scalar, ops::Pointwise, program::InstrOp};
 use smallvec::SmallVec;
 
 /// Elements of one block: registers of eight live values fit in a first-level cache.
@@ -16,14 +13,16 @@ pub const BLOCK: usize = 512;
 
 /// A register: its class, and its place among that class's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
-    class: Class,
-    index: usize,
+pub struct Slot {
+    /// What it holds.
+    pub class: Class,
+    /// Its place.
+    pub index: usize,
 }
 
 /// What one instruction does to a block.
 #[derive(Clone, Copy, Debug)]
-enum Do {
+pub enum Do {
     /// A row of the table in f32 or f64.
     Real(Pointwise),
     /// A row of the table whose result is a truth value, on f32 or f64.
@@ -38,21 +37,26 @@ enum Do {
     Round(DType),
 }
 
+/// One instruction.
 #[derive(Clone, Debug)]
-struct Step {
-    what: Do,
-    dst: Slot,
-    args: SmallVec<[Slot; 3]>,
+pub struct Step {
+    /// What it does.
+    pub what: Do,
+    /// Where its result goes.
+    pub dst: Slot,
+    /// What it reads.
+    pub args: SmallVec<[Slot; 3]>,
 }
 
 /// A program made ready to run over blocks.
 #[derive(Clone, Debug)]
 pub struct Block {
-    steps: Vec<Step>,
-    params: Vec<Slot>,
-    constants: Vec<(Slot, Scalar)>,
-    results: Vec<(Slot, DType)>,
-    counts: [usize; 3],
+    pub(super) steps: Vec<Step>,
+    pub(super) params: Vec<Slot>,
+    pub(super) constants: Vec<(Slot, Scalar)>,
+    pub(super) results: Vec<(Slot, DType)>,
+    /// Registers of each class.
+    pub(super) counts: [usize; 3],
 }
 
 /// The registers of one thread.
@@ -176,134 +180,6 @@ impl Block {
             Class::Int => i64::store(dtype, &registers.int[slot.index][..len], bytes),
         }
     }
-}
-
-struct Compiler {
-    block: Block,
-    /// Registers of the instructions so far.
-    values: Vec<Slot>,
-}
-
-impl Compiler {
-    fn new(params: &[DType]) -> Option<Compiler> {
-        let block = Block { steps: vec![], params: vec![], constants: vec![], results: vec![], counts: [0; 3] };
-        let mut compiler = Compiler { block, values: vec![] };
-        for &param in params {
-            let slot = compiler.slot(Class::of(param)?);
-            compiler.block.params.push(slot);
-        }
-        Some(compiler)
-    }
-
-    fn slot(&mut self, class: Class) -> Slot {
-        let count = &mut self.block.counts[class as usize];
-        *count += 1;
-        Slot { class, index: *count - 1 }
-    }
-
-    fn push(&mut self, what: Do, class: Class, args: impl IntoIterator<Item = Slot>) -> Slot {
-        let dst = self.slot(class);
-        self.block.steps.push(Step { what, dst, args: args.into_iter().collect() });
-        dst
-    }
-
-    fn instr(&mut self, program: &Program, instr: &Instr) -> Option<()> {
-        match instr.op {
-            InstrOp::Cast => {
-                let value = self.cast(program, instr.args[0], instr.dtype)?;
-                self.values.push(value);
-                Some(())
-            }
-            InstrOp::Pointwise(op) => self.pointwise(program, op, &instr.args, compute_dtype(program, op, instr)?, instr.dtype),
-        }
-    }
-
-    fn pointwise(&mut self, program: &Program, op: Pointwise, args: &[Ref], compute: DType, result: DType) -> Option<()> {
-        let class = Class::of(compute.opmath())?;
-        Class::of(result)?;
-        let mask = op.rule() == TypeRule::Select;
-        let args: SmallVec<[Slot; 3]> = args
-            .iter()
-            .enumerate()
-            .map(|(i, &arg)| if mask && i == 0 { self.arg(program, arg, DType::Bool) } else { self.arg(program, arg, compute) })
-            .collect::<Option<_>>()?;
-        let truth = matches!(op.rule(), TypeRule::Compare | TypeRule::Logical);
-        let value = match class {
-            _ if mask => self.push(Do::Select, class, args),
-            Class::Int if op == Pointwise::BitNot && compute == DType::Bool => {
-                self.push(Do::Int(Pointwise::LogicalNot, DType::Bool), class, args)
-            }
-            Class::Int => self.push(Do::Int(op, result), class, args),
-            _ if truth => self.push(Do::Compare(op), Class::Int, args),
-            _ => self.push(Do::Real(op), class, args),
-        };
-        self.values.push(value);
-        Some(())
-    }
-
-    /// The operand in the arithmetic of `compute`.
-    fn arg(&mut self, program: &Program, arg: Ref, compute: DType) -> Option<Slot> {
-        let class = Class::of(compute.opmath())?;
-        let slot = match arg {
-            Ref::Scalar(scalar) => return Some(self.constant(scalar, compute, class)),
-            Ref::Param(i) => *self.block.params.get(i as usize)?,
-            Ref::Instr(i) => *self.values.get(i as usize)?,
-        };
-        let same = match class {
-            Class::Int => program.dtype_of(arg) == compute,
-            _ => slot.class == class,
-        };
-        Some(if same { slot } else { self.push(Do::Convert(compute), class, [slot]) })
-    }
-
-    fn constant(&mut self, scalar: Scalar, dtype: DType, class: Class) -> Slot {
-        let scalar = match dtype {
-            DType::Bool => Scalar::Bool(scalar.as_f64() != 0.0),
-            _ if class == Class::Int => Scalar::Int(wrap(dtype, scalar.as_i64())),
-            _ => scalar,
-        };
-        let known = self.block.constants.iter().find(|(slot, other)| slot.class == class && *other == scalar);
-        if let Some(&(slot, _)) = known {
-            return slot;
-        }
-        let slot = self.slot(class);
-        self.block.constants.push((slot, scalar));
-        slot
-    }
-
-    /// The operand rounded to `dtype`.
-    fn cast(&mut self, program: &Program, arg: Ref, dtype: DType) -> Option<Slot> {
-        let class = Class::of(dtype)?;
-        let slot = self.arg(program, arg, dtype)?;
-        // Conversions to integers already wrap, and f32 and f64 hold their values exactly.
-        let rounds = class == Class::F32 && dtype != DType::F32;
-        Some(if rounds { self.push(Do::Round(dtype), class, [slot]) } else { slot })
-    }
-
-    fn result(&mut self, program: &Program, value: Ref, dtype: DType) -> Option<()> {
-        Class::of(dtype)?;
-        let slot = self.arg(program, value, dtype)?;
-        self.block.results.push((slot, dtype));
-        Some(())
-    }
-}
-
-/// What an instruction converts its operands to.
-fn compute_dtype(program: &Program, op: Pointwise, instr: &Instr) -> Option<DType> {
-    if !matches!(op.rule(), TypeRule::Compare | TypeRule::Logical) {
-        return Some(instr.dtype);
-    }
-    let types: SmallVec<[TensorType; 3]> = instr.args.iter().map(|&arg| TensorType::fixed(program.dtype_of(arg), &[1])).collect();
-    let operands: SmallVec<[OperandType<'_>; 3]> = instr
-        .args
-        .iter()
-        .zip(&types)
-        .map(|(arg, ty)| match arg {
-            Ref::Scalar(scalar) => OperandType::Scalar(*scalar),
-            _ => OperandType::Tensor(ty),
-        })
-        .collect();
-    infer::compute_dtype(op, &operands).ok()
 }
 
 impl Step {

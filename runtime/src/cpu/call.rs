@@ -3,6 +3,7 @@
 use super::{
     block::{Block, Fill, Registers},
     convert::Lane,
+    scratch::Scratch,
     shared::Shared,
     view::{Extents, Runs, View},
 };
@@ -44,6 +45,8 @@ pub struct Call<'a> {
     pub operands: Vec<Operand<'a>>,
     /// Results in order.
     pub outputs: Vec<Out<'a>>,
+    /// Memory for the kernel's own use.
+    pub scratch: &'a Scratch,
 }
 
 /// How a kernel took a call.

@@ -65,14 +65,11 @@ pub fn read_ids(view: &View<'_>) -> Vec<i64> {
     ids
 }
 
-/// Rows of a 2-d view, widened and packed: row i is row `rows[i] / divisor` of the view.
-pub fn gather<T: Number>(view: &View<'_>, rows: &[usize], divisor: usize) -> Vec<T> {
-    let k = view.shape[1];
-    let mut packed = vec![T::default(); rows.len() * k];
-    packed.par_chunks_mut(k.max(1)).zip(rows).for_each(|(line, &row)| {
+/// Rows of a 2-d view, widened and packed into `packed`: row i is row `rows[i] / divisor` of the view.
+pub fn gather<T: Number>(view: &View<'_>, rows: &[usize], divisor: usize, packed: &mut [T]) {
+    packed.par_chunks_mut(view.shape[1].max(1)).zip(rows).for_each(|(line, &row)| {
         T::load(view.dtype, view.bytes, view.offset + row / divisor * view.strides[0], view.strides[1], line);
     });
-    packed
 }
 
 /// `x[s] · w[ids[s]]ᵀ + bias[ids[s]]`.
@@ -87,8 +84,11 @@ pub fn expert_matmul(call: &mut Call<'_>, block: &Block) -> Outcome {
         }
     }
     with_number!(x.dtype, T => {
-        let packed = gather::<T>(&x, &groups.rows, 1);
-        grouped::<T>(call, &packed, &w.permute(&[0, 2, 1]), bias, &groups, block)
+        let len = groups.rows.len() * x.shape[1];
+        let mut loan = call.scratch.lend::<T>(len);
+        let packed = loan.get::<T>(len);
+        gather(&x, &groups.rows, 1, packed);
+        grouped::<T>(call, packed, &w.permute(&[0, 2, 1]), bias, &groups, block)
     })
 }
 
@@ -105,8 +105,11 @@ pub fn grouped_mm(call: &mut Call<'_>, block: &Block) -> Outcome {
     call.outputs[0].bytes[end * row_bytes..].fill(0);
     let groups = Groups { rows: (0..end).collect(), ranges: bounds.windows(2).map(|pair| pair[0]..pair[1]).collect() };
     with_number!(x.dtype, T => {
-        let packed = gather::<T>(&x, &groups.rows, 1);
-        grouped::<T>(call, &packed, &w, None, &groups, block)
+        let len = groups.rows.len() * x.shape[1];
+        let mut loan = call.scratch.lend::<T>(len);
+        let packed = loan.get::<T>(len);
+        gather(&x, &groups.rows, 1, packed);
+        grouped::<T>(call, packed, &w, None, &groups, block)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Matrix products of blocks, over the `gemm` crate. Halves are widened block by block and accumulate in f32.
 
-use super::{block::File, convert::Class, vector::Vector, view::View};
+use super::{block::File, convert::Class, dots, vector::Vector, view::View};
 use eglu_ir::DType;
 use std::ops::Range;
 
@@ -10,11 +10,30 @@ pub trait Number: File + Vector + bytemuck::Pod {
     const DTYPE: DType;
     /// The class of dtypes computed in this type.
     const CLASS: Class;
+
+    /// Multiplies rows with rows where that is the fastest way; false where it is not.
+    fn by_dots(_a: Panel<'_, Self>, _b: Panel<'_, Self>, _out: &mut [Self], _out_rs: usize) -> bool {
+        false
+    }
 }
 
 impl Number for f32 {
     const DTYPE: DType = DType::F32;
     const CLASS: Class = Class::F32;
+
+    fn by_dots(a: Panel<'_, f32>, b: Panel<'_, f32>, out: &mut [f32], out_rs: usize) -> bool {
+        // Measured on AVX-512: below this depth the sums across lanes cost too much, above so many rows packing pays.
+        const LEAST_DEPTH: usize = 256;
+        const MOST_ROWS: usize = 191;
+        let along_k = a.cs == 1 && b.rs == 1 && b.cs != 1;
+        if !along_k || a.cols < LEAST_DEPTH || a.rows > MOST_ROWS {
+            return false;
+        }
+        let left = dots::Lines { data: a.data, stride: a.rs, count: a.rows, len: a.cols };
+        let right = dots::Lines { data: b.data, stride: b.cs, count: b.cols, len: b.rows };
+        dots::multiply(left, right, out, out_rs);
+        true
+    }
 }
 
 impl Number for f64 {
@@ -37,6 +56,13 @@ impl<'a, T: Number> Panel<'a, T> {
     pub fn dense(data: &'a [T], rows: usize, cols: usize) -> Panel<'a, T> {
         assert!(data.len() >= rows * cols);
         Panel { data, rows, cols, rs: cols, cs: 1 }
+    }
+
+    /// A matrix with element (i, j) at `i · rs + j · cs`.
+    pub fn strided(data: &'a [T], rows: usize, cols: usize, rs: usize, cs: usize) -> Panel<'a, T> {
+        let panel = Panel { data, rows, cols, rs, cs };
+        panel.check();
+        panel
     }
 
     /// Part of a 2-d view: in place where it is stored in this type, else widened into `scratch`.
@@ -80,6 +106,9 @@ pub fn multiply<T: Number>(a: Panel<'_, T>, b: Panel<'_, T>, out: &mut [T], out_
     }
     a.check();
     b.check();
+    if T::by_dots(a, b, out, out_rs) {
+        return;
+    }
     // SAFETY: all three matrices lie within their slices, as checked above, and `out` is borrowed exclusively.
     unsafe {
         gemm::gemm(

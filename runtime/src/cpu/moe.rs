@@ -47,14 +47,18 @@ fn run<T: Number>(
     let biases = [2, 4, 6].map(|i| call.optional(i).map(read_all::<T>));
     let [gate_bias, up_bias, down_bias] = biases;
     let groups = Groups::of(&ids, gate.shape[0]);
-    let packed = gather::<T>(x, &groups.rows, k.max(1));
-    let (inner, n) = (gate.shape[2], down.shape[2]);
+    let (pairs, inner, n) = (groups.rows.len(), gate.shape[2], down.shape[2]);
+    let lens = [pairs * x.shape[1], pairs * inner, pairs * n];
+    let scratch = call.scratch;
+    let mut loans = lens.map(|len| scratch.lend::<T>(len));
+    let [packed, active, results] = loans.each_mut();
+    let (packed, active, results) = (packed.get::<T>(lens[0]), active.get::<T>(lens[1]), results.get::<T>(lens[2]));
+    gather(x, &groups.rows, k.max(1), packed);
 
-    let mut active = vec![T::default(); groups.rows.len() * inner];
-    let memory = Shared::new(bytemuck::cast_slice_mut(&mut active));
+    let memory = Shared::new(bytemuck::cast_slice_mut(active));
     groups.tasks(inner).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
-        scratch.multiply(0, &packed, gate, expert, r.clone(), c.clone());
-        scratch.multiply(1, &packed, up, expert, r.clone(), c.clone());
+        scratch.multiply(0, packed, gate, expert, r.clone(), c.clone());
+        scratch.multiply(1, packed, up, expert, r.clone(), c.clone());
         let at = expert * inner + c.start..expert * inner + c.end;
         let bias = |bias: &'_ Option<Vec<T>>| -> Option<Vec<T>> { bias.as_ref().map(|bias| bias[at.clone()].to_vec()) };
         let (gate_bias, up_bias) = (bias(&gate_bias), bias(&up_bias));
@@ -64,10 +68,9 @@ fn run<T: Number>(
         unsafe { activate(block, &lanes, (r, c), inner, &memory, x.dtype) };
     });
 
-    let mut results = vec![T::default(); groups.rows.len() * n];
-    let memory = Shared::new(bytemuck::cast_slice_mut(&mut results));
+    let memory = Shared::new(bytemuck::cast_slice_mut(results));
     groups.tasks(n).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
-        scratch.multiply(0, &active, down, expert, r.clone(), c.clone());
+        scratch.multiply(0, active, down, expert, r.clone(), c.clone());
         for (line, row) in scratch.tiles[0].chunks_exact(c.len()).zip(r) {
             let at = (row * n + c.start) * size_of::<T>();
             // SAFETY: tasks cover disjoint rows and columns of the results.
@@ -82,7 +85,7 @@ fn run<T: Number>(
             round(x.dtype, to);
         }
     });
-    combine(call, &results, &groups, &read_all::<T>(&weights), (tokens, k, n));
+    combine(call, results, &groups, &read_all::<T>(&weights), (tokens, k, n));
     Ok(Taken::Done)
 }
 

@@ -4,6 +4,7 @@ use super::{
     arena::Arena,
     call::{Call, Operand, Out},
     kernel::{Kernel, to_tensor},
+    scratch::Scratch,
     view::{View, ViewError, extents},
 };
 use crate::{Backend, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory, memory::MemoryPlan};
@@ -23,6 +24,7 @@ pub struct CpuExecutable {
     fixed: Vec<Option<Tensor>>,
     /// Arenas that no run uses at the moment.
     idle: Mutex<Vec<Arena>>,
+    scratch: Scratch,
     pool: Option<Arc<ThreadPool>>,
 }
 
@@ -39,7 +41,7 @@ impl CpuExecutable {
             })
             .collect::<Result<_, _>>()?;
         let kernels = plan.steps.iter().map(Kernel::of).collect();
-        Ok(CpuExecutable { plan, kernels, fixed, idle: Mutex::new(Vec::new()), pool })
+        Ok(CpuExecutable { plan, kernels, fixed, idle: Mutex::new(Vec::new()), scratch: Scratch::default(), pool })
     }
 
     fn arena(&self, bytes: u64) -> Result<Arena, RuntimeError> {
@@ -183,7 +185,7 @@ impl<'a> Run<'a> {
                 Ok(Out { dtype: output.dtype, shape: extents(&output.layout.shape, &self.bindings)?, bytes })
             })
             .collect::<Result<_, RuntimeError>>()?;
-        kernel.run(&mut Call { step, operands, outputs }, &self.bindings)
+        kernel.run(&mut Call { step, operands, outputs, scratch: &self.executable.scratch }, &self.bindings)
     }
 
     fn outputs(&self) -> Result<Vec<Tensor>, RuntimeError> {

@@ -104,9 +104,10 @@ DEVICE void place_ids(const Ids& id_at, i64 total, const i32* block_starts, i32*
     walk_ids<experts>(places[warp], id_at, total, [&](i64 position, int place) { order[place] = (i32)position; });
 }
 
-// The row tiles of groups whose last rows are at offsets[g] - 1; rows past the last group get expert -1. One block of 1024 threads.
+// The row tiles of groups whose last rows are at end_of(g) - 1; rows past the last group get expert -1. At most `most` tiles, which ends that
+// ascend never exceed. One block of 1024 threads.
 template <int tile, class Ends>
-DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i32* tile_count, RowTile* tiles) {
+DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i64 most, i32* tile_count, RowTile* tiles) {
     __shared__ i32 warp_sums[32];
     i32 base = 0;
     for (int first = 0; first <= groups; first += 1024) {
@@ -120,7 +121,7 @@ DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i32* tile
         }
         const i32 count = end > start ? (i32)((end - start + tile - 1) / tile) : 0;
         const i32 stop = block_scan<1024>(count, warp_sums);
-        for (i32 i = 0; i < count; i++) {
+        for (i32 i = 0; i < count && base + stop - count + i < most; i++) {
             const i64 left = end - start - (i64)i * tile;
             tiles[base + stop - count + i] = {g < groups ? g : -1, (i32)(start + (i64)i * tile), (i32)(left < tile ? left : tile)};
         }
@@ -130,5 +131,5 @@ DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i32* tile
         base += all;
         __syncthreads();
     }
-    if (threadIdx.x == 0) *tile_count = base;
+    if (threadIdx.x == 0) *tile_count = base < most ? base : (i32)most;
 }

@@ -7,8 +7,6 @@ struct PlainRows {
     const T* base;
     i64 row_stride;
     i64 rows;  // valid ones, from 0
-    DEVICE const T* row(int r) const { return r < rows ? base + r * row_stride : nullptr; }
-
     template <int count, int apart>
     struct Cursor {
         const T* start;
@@ -30,8 +28,6 @@ struct GatheredRows {
     i64 rows;
     const i32* list;
     int divisor;
-    DEVICE const T* row(int r) const { return r < rows ? base + (i64)(list[r] / divisor) * row_stride : nullptr; }
-
     template <int count, int apart>
     struct Cursor {
         const T* base;

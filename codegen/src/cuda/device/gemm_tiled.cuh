@@ -14,27 +14,24 @@ struct TiledShape {
 template <class S, int tile, bool k_fast, class Rows>
 struct ElementLoader {
     static constexpr int count = tile * S::BK / S::threads;
+    static constexpr int apart = k_fast ? S::threads / S::BK : S::threads / tile;
     static_assert(tile * S::BK % S::threads == 0, "every thread loads the same number");
-    Rows rows;
-    i64 k_stride, k_extent;
+    static_assert(S::threads % (k_fast ? S::BK : tile) == 0, "a thread keeps its k or its row");
+    // Along K a thread has one column of K and rows `apart` from each other, else one row and ks `apart` from each other.
+    typename Rows::template Cursor<k_fast ? count : 1, k_fast ? apart : 1> cursor;
+    i64 k_stride;
+    int k_extent;
     typename S::Acc held[count];
 
     DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
-        : rows(rows), k_stride(k_stride), k_extent(k_extent) {}
-    static DEVICE int row(int i) {
-        int at = (int)threadIdx.x + i * S::threads;
-        return k_fast ? at / S::BK : at % tile;
-    }
-    static DEVICE int k(int i) {
-        int at = (int)threadIdx.x + i * S::threads;
-        return k_fast ? at % S::BK : at / tile;
-    }
-    DEVICE void load(i64 k0) {
+        : cursor(rows, row(0)), k_stride(k_stride), k_extent((int)k_extent) {}
+    static DEVICE int row(int i) { return k_fast ? (int)threadIdx.x / S::BK + i * apart : (int)threadIdx.x % tile; }
+    static DEVICE int k(int i) { return k_fast ? (int)threadIdx.x % S::BK : (int)threadIdx.x / tile + i * apart; }
+    DEVICE void load(int k0) {
 #pragma unroll
         for (int i = 0; i < count; i++) {
-            const typename S::T* from = rows.row(row(i));
-            i64 at = k0 + k(i);
-            held[i] = from != nullptr && at < k_extent ? (typename S::Acc)up(from[at * k_stride]) : (typename S::Acc)0;
+            const int line = k_fast ? i : 0, at = k0 + k(i);
+            held[i] = cursor.valid(line) && at < k_extent ? (typename S::Acc)up(cursor.row(line)[at * k_stride]) : (typename S::Acc)0;
         }
     }
     DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
@@ -61,7 +58,7 @@ struct TiledTile {
 #pragma unroll
                 for (int j = 0; j < S::TN; j++) c[l][i][j] = (Acc)0;
         load(a, b, 0);
-        for (i64 k0 = 0; k0 < k_extent; k0 += S::BK) {
+        for (int k0 = 0; k0 < (int)k_extent; k0 += S::BK) {
             __syncthreads();
             a.store(shared.a);
 #pragma unroll
@@ -110,7 +107,7 @@ private:
     static DEVICE int column(int j) { return j / 4 * (S::BN / S::TN * 4) + (int)threadIdx.x % (S::BN / S::TN) * 4 + j % 4; }
 
     template <class LoadA, class LoadB>
-    static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], i64 k0) {
+    static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], int k0) {
         a.load(k0);
 #pragma unroll
         for (int l = 0; l < S::lanes; l++) b[l].load(k0);

@@ -11,6 +11,19 @@ MATH_UNARY(log1p_, log1pf, log1p)
 MATH_UNARY(sqrt_, sqrtf, sqrt)
 MATH_UNARY(sin_, sinf, sin)
 MATH_UNARY(cos_, cosf, cos)
+MATH_UNARY(tan_, tanf, tan)
+MATH_UNARY(asin_, asinf, asin)
+MATH_UNARY(acos_, acosf, acos)
+MATH_UNARY(atan_, atanf, atan)
+MATH_UNARY(sinh_, sinhf, sinh)
+MATH_UNARY(cosh_, coshf, cosh)
+MATH_UNARY(asinh_, asinhf, asinh)
+MATH_UNARY(acosh_, acoshf, acosh)
+MATH_UNARY(atanh_, atanhf, atanh)
+MATH_UNARY(exp2_, exp2f, exp2)
+MATH_UNARY(log10_, log10f, log10)
+MATH_UNARY(erfc_, erfcf, erfc)
+MATH_UNARY(lgamma_, lgammaf, lgamma)
 MATH_UNARY(tanh_, tanhf, tanh)
 MATH_UNARY(erf_, erff, erf)
 MATH_UNARY(floor_, floorf, floor)
@@ -27,6 +40,16 @@ template <class T> DEVICE T round_(T x) { return x; }
 template <class T> DEVICE T abs_(T x) { return x < (T)0 ? (T)(0 - (u64)x) : x; }
 
 template <class T> DEVICE T sign_(T x) { return x > (T)0 ? (T)1 : x < (T)0 ? (T)-1 : x; }
+DEVICE bool signbit_(float x) { return __float_as_int(x) < 0; }
+DEVICE bool signbit_(double x) { return __double_as_longlong(x) < 0; }
+template <class T> DEVICE bool signbit_(T x) { return x < (T)0; }
+
+// Shifts outside of the width leave nothing, or the sign.
+template <class T> DEVICE T shift_left_(T x, T y) { return y < (T)0 || y >= (T)(8 * sizeof(T)) ? (T)0 : (T)((u64)x << y); }
+template <class T> DEVICE T shift_right_(T x, T y) {
+    if (y < (T)0 || y >= (T)(8 * sizeof(T))) return x < (T)0 ? (T)-1 : (T)0;
+    return (T)(x >> y);
+}
 template <class T> DEVICE T bit_not_(T x) { return (T)~x; }
 DEVICE bool bit_not_(bool x) { return !x; }
 
@@ -52,6 +75,10 @@ DEVICE float fmod_(float x, float y) { return fmodf(x, y); }
 DEVICE double fmod_(double x, double y) { return fmod(x, y); }
 DEVICE float pow_(float x, float y) { return powf(x, y); }
 DEVICE double pow_(double x, double y) { return pow(x, y); }
+DEVICE float atan2_(float x, float y) { return atan2f(x, y); }
+DEVICE double atan2_(double x, double y) { return atan2(x, y); }
+DEVICE float hypot_(float x, float y) { return hypotf(x, y); }
+DEVICE double hypot_(double x, double y) { return hypot(x, y); }
 DEVICE float copysign_(float x, float y) { return copysignf(x, y); }
 DEVICE double copysign_(double x, double y) { return copysign(x, y); }
 

@@ -59,19 +59,20 @@ DEVICE void sort_shared(Entry* entries) {
     __syncthreads();
 }
 
-// The rank among `length` entries, sorted in chunks, of the one at `at`. Entries are distinct.
-template <int chunk, class Entry>
-DEVICE i64 rank_in_chunks(const Entry* entries, i64 length, i64 at) {
+// The rank, among the `runs` sorted runs of `run` entries that hold `at`, of the entry there, plus where those runs start. `length` entries
+// are distinct; the last run may be short.
+template <class Entry>
+DEVICE i64 rank_in_runs(const Entry* entries, i64 length, i64 at, i64 run, i64 runs) {
     const Entry mine = entries[at];
-    const i64 own = at / chunk;
-    i64 rank = at - own * chunk;
-    for (i64 c = 0; c * chunk < length; c++) {
-        if (c == own) continue;
-        const Entry* run = entries + c * chunk;
-        i64 low = 0, high = length - c * chunk < chunk ? length - c * chunk : chunk;
+    const i64 own = at / run, first = own / runs * runs;
+    i64 rank = first * run + at - own * run;
+    for (i64 r = first; r < first + runs && r * run < length; r++) {
+        if (r == own) continue;
+        const Entry* others = entries + r * run;
+        i64 low = 0, high = length - r * run < run ? length - r * run : run;
         while (low < high) {
-            i64 middle = (low + high) / 2;
-            if (run[middle] < mine) low = middle + 1;
+            const i64 middle = (low + high) / 2;
+            if (others[middle] < mine) low = middle + 1;
             else high = middle;
         }
         rank += low;

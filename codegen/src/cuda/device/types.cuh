@@ -46,7 +46,10 @@ DEVICE float up_f8(u8 bits) {
                                 : __uint_as_float(((u32)(exponent - bias + 127) << 23) | ((u32)fraction << (23 - mant)));
     return bits & 0x80 ? -value : value;
 }
-DEVICE float up(f8e4m3fn x) { return (x.bits & 0x7f) == 0x7f ? F32_NAN : up_f8<3, 7>(x.bits); }
+// The sign of its NaN survives, as in c10.
+DEVICE float up(f8e4m3fn x) {
+    return (x.bits & 0x7f) == 0x7f ? __uint_as_float(0x7fc00000u | (u32)(x.bits & 0x80) << 24) : up_f8<3, 7>(x.bits);
+}
 DEVICE float up(f8e4m3fnuz x) { return x.bits == 0x80 ? F32_NAN : up_f8<3, 8>(x.bits); }
 DEVICE float up(f8e5m2fnuz x) { return x.bits == 0x80 ? F32_NAN : up_f8<2, 16>(x.bits); }
 DEVICE float up(f8e8m0 x) {

@@ -14,26 +14,36 @@ const IDS_PER_BLOCK: i64 = 4096;
 
 /// Where the dispatch left its results: positions in the plan's scratch.
 pub(super) struct Dispatched {
-    /// How many rows there are, those that no expert takes among them.
-    pub rows: Dim,
     /// `i32[S]`: which id comes at each place of the expert order; `None` where rows stay in place.
     pub order: Option<usize>,
     /// `i32[1]`: number of row tiles.
     pub tile_count: usize,
     /// `RowTile[…]`.
     pub tiles: usize,
-    /// An upper bound of the number of row tiles.
-    pub most_tiles: Dim,
 }
 
-fn tile_list(emitter: &mut Emitter, rows: &Dim, experts: i64, tile: i64) -> (usize, usize, Dim) {
-    // Each group wastes less than one tile; one more group holds the rows that no expert takes.
-    let most = rows.floor_div(&Dim::from(tile)) + Dim::from(experts + 1);
-    (emitter.scratch("tile_count", Dim::from(4)), emitter.scratch("tiles", most.clone() * Dim::from(12)), most)
+/// Rows of a tile, and 1 where tiles of that height are the ones to list, else 0.
+pub(super) type Height = (i64, Dim);
+
+/// An upper bound of the number of row tiles: each group wastes less than one, and one more group holds the rows that no expert takes.
+pub(super) fn most_tiles(rows: &Dim, groups: i64, tile: i64) -> Dim {
+    rows.floor_div(&Dim::from(tile)) + Dim::from(groups + 1)
+}
+
+fn tile_list(emitter: &mut Emitter, rows: &Dim, groups: i64, heights: &[Height]) -> (usize, usize) {
+    let lowest = heights.iter().map(|(tile, _)| *tile).min().unwrap_or(1);
+    let bytes = most_tiles(rows, groups, lowest) * Dim::from(12);
+    (emitter.scratch("tile_count", Dim::from(4)), emitter.scratch("tiles", bytes))
 }
 
 /// Orders the rows by their ids. With `list_dropped` the rows outside `0..experts` get tiles of expert -1, else none.
-pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile: i64, list_dropped: bool) -> Emit<Dispatched> {
+pub(super) fn by_ids(
+    emitter: &mut Emitter,
+    ids: &TensorRef,
+    experts: i64,
+    heights: &[Height],
+    list_dropped: bool,
+) -> Emit<Dispatched> {
     if experts >= 1024 {
         return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
     }
@@ -42,7 +52,7 @@ pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile:
     let counts = emitter.scratch("expert_counts", blocks.clone() * Dim::from(4 * (experts + 1)));
     let starts = emitter.scratch("expert_starts", blocks.clone() * Dim::from(4 * (experts + 1)));
     let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
-    let (tile_count, tiles, most_tiles) = tile_list(emitter, &rows, experts, tile);
+    let (tile_count, tiles) = tile_list(emitter, &rows, experts, heights);
     let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
 
     let visit = |emitter: &mut Emitter, name: &str, call: &dyn Fn(&mut Kernel, &str) -> String| -> Emit<()> {
@@ -60,32 +70,42 @@ pub(super) fn by_ids(emitter: &mut Emitter, ids: &TensorRef, experts: i64, tile:
     visit(emitter, "expert_count", &|kernel, total| {
         format!("count_ids<{experts}>(id_at, {total}, {});\n", kernel.scratch("i32", counts))
     })?;
-    let mut kernel = Kernel::new("expert_plan");
-    let (count, start) = (kernel.scratch("const i32", counts), kernel.scratch("i32", starts));
-    let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
-    let body =
-        format!("plan_tiles<{experts}, {tile}, {list_dropped}>({count}, {}, {start}, {all}, {list});\n", kernel.dim(&blocks));
-    let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
-    emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
+    for (tile, when) in heights {
+        let mut kernel = Kernel::new("expert_plan");
+        let (count, start) = (kernel.scratch("const i32", counts), kernel.scratch("i32", starts));
+        let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
+        let blocks = kernel.dim(&blocks);
+        let body = format!("plan_tiles<{experts}, {tile}, {list_dropped}>({count}, {blocks}, {start}, {all}, {list});\n");
+        let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
+        emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(when.clone()));
+    }
     visit(emitter, "expert_order", &|kernel, total| {
         let starts = kernel.scratch("const i32", starts);
         format!("place_ids<{experts}>(id_at, {total}, {starts}, {});\n", kernel.scratch("i32", order))
     })?;
-    Ok(Dispatched { rows, order: Some(order), tile_count, tiles, most_tiles })
+    Ok(Dispatched { order: Some(order), tile_count, tiles })
 }
 
 /// Tiles of rows that lie in groups already, `offsets[g]` being the end of group g.
-pub(super) fn by_offsets(emitter: &mut Emitter, offsets: &TensorRef, groups: i64, rows: &Dim, tile: i64) -> Emit<Dispatched> {
-    let (tile_count, tiles, most_tiles) = tile_list(emitter, rows, groups, tile);
-    let mut kernel = Kernel::new("group_tiles");
-    let from = kernel.read(offsets)?;
-    let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
-    let offset = kernel.offset(&["g".into()], &offsets.layout.strides);
-    let body = format!(
-        "tiles_of_offsets<{tile}>([&](int g) {{ return (i64){from}[{offset}]; }}, {groups}, {}, {all}, {list});\n",
-        kernel.dim(rows)
-    );
-    let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
-    emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(Dim::from(1)));
-    Ok(Dispatched { rows: rows.clone(), order: None, tile_count, tiles, most_tiles })
+pub(super) fn by_offsets(
+    emitter: &mut Emitter,
+    offsets: &TensorRef,
+    groups: i64,
+    rows: &Dim,
+    heights: &[Height],
+) -> Emit<Dispatched> {
+    let (tile_count, tiles) = tile_list(emitter, rows, groups, heights);
+    for (tile, when) in heights {
+        let mut kernel = Kernel::new("group_tiles");
+        let from = kernel.read(offsets)?;
+        let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
+        let offset = kernel.offset(&["g".into()], &offsets.layout.strides);
+        let (most, rows) = (kernel.dim(&most_tiles(rows, groups, *tile)), kernel.dim(rows));
+        let body = format!(
+            "tiles_of_offsets<{tile}>([&](int g) {{ return (i64){from}[{offset}]; }}, {groups}, {rows}, {most}, {all}, {list});\n"
+        );
+        let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
+        emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(when.clone()));
+    }
+    Ok(Dispatched { order: None, tile_count, tiles })
 }

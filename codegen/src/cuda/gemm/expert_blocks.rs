@@ -8,7 +8,9 @@ use super::{
         kernel::{Code, Kernel},
         program::{self, Results},
     },
+    dispatch::most_tiles,
     expert_product::{ExpertProduct, Rows},
+    experts::experts_of,
     main_loop::MainLoop,
     operand::Walk,
 };
@@ -17,7 +19,7 @@ use eglu_ir::Dim;
 /// Emits the kernel.
 pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: MainLoop, why: &str) -> Emit<()> {
     let (dtype, lanes) = (product.dtype, product.weights.len());
-    let (_, bn) = main.tile();
+    let (bm, bn) = main.tile();
     let columns = product.columns();
     let ty = ctype::storage(dtype)?;
     let mut kernel = Kernel::new(format!("{}_{}", product.name, main.label(dtype)));
@@ -39,25 +41,20 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Mai
         kernel.dim(&product.depth)
     );
     let stride = kernel.dim(&row_stride);
-    let (rows_type, walk_a) = match (&product.rows, &order) {
+    let rows_type = match (&product.rows, &order) {
         (Rows::Gathered(_, divisor), Some(order)) => {
             text += &format!("GatheredRows<{ty}> rows_a{{{pointer}, {stride}, rows, {order} + work.start, {divisor}}};\n");
-            let walk = match main.walk(&row_stride, &k_stride, &[&offset]) {
-                // Gathered rows are not neighbours.
-                Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => Walk::Strided,
-                walk => walk,
-            };
-            ("GatheredRows", walk)
+            "GatheredRows"
         }
         _ => {
             text += &format!("PlainRows<{ty}> rows_a{{{pointer} + (i64)work.start * {stride}, {stride}, rows}};\n");
-            let walk = match main.walk(&row_stride, &k_stride, &[&offset]) {
-                // A tile may start at any row.
-                Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => Walk::Strided,
-                walk => walk,
-            };
-            ("PlainRows", walk)
+            "PlainRows"
         }
+    };
+    let walk_a = match main.walk(&row_stride, &k_stride, &[&offset]) {
+        // A tile starts at any row, and gathered rows are no neighbours: whole chunks of rows cannot be copied.
+        Walk::RowMajor if matches!(main, MainLoop::Mma { .. }) => Walk::Strided,
+        walk => walk,
     };
     let mut k_strides = vec![kernel.dim(&k_stride)];
     let mut walk_b = None;
@@ -75,7 +72,8 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Mai
     text += &product.store(&mut kernel, order.as_deref(), "work.start")?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
-    let grid = product.dispatched.most_tiles.clone() * columns.ceil_div(bn);
+    let experts = experts_of(&product.weights[0])?;
+    let grid = most_tiles(&product.count, experts, bm) * columns.ceil_div(bn) * product.when.clone();
     emitter.launch(
         kernel,
         Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes), cluster: 0 },

@@ -53,7 +53,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
                 }
                 Rows::Scratch(s) => ((Memory::Scratch(s), Dim::from(0)), depth.clone()),
             };
-            let shape = [Dim::from(1), product.dispatched.rows.clone(), depth.clone()];
+            let shape = [Dim::from(1), product.count.clone(), depth.clone()];
             let map = kernel.tensor_map(main.map_of_rows(from, dtype, [&row, &row], shape));
             format!(
                 "const auto load_a = [&](u32 to, u32 full, int k) {{ load_tile(to, {map}, full, k, start, 0); }};\n\
@@ -69,6 +69,6 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
     let store = product.store(&mut kernel, order.as_deref(), "start")?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let code = Persistent { setup, locate, produce, load_b, gathered, store }.code(main, dtype, &items)?;
-    emitter.launch(kernel, code, flat(resident_grid(emitter.target)));
+    emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
     Ok(())
 }

@@ -51,6 +51,8 @@ pub(super) struct ExpertProduct<'a> {
     pub name: &'static str,
     pub dtype: DType,
     pub depth: Dim,
+    /// Upper bound of the number of rows.
+    pub count: Dim,
     pub rows: Rows<'a>,
     /// `[E, N, K]`, a lane each.
     pub weights: Vec<TensorRef>,
@@ -62,6 +64,8 @@ pub(super) struct ExpertProduct<'a> {
     pub unordered: bool,
     pub dispatched: &'a Dispatched,
     pub engine: Engine,
+    /// 1 where this launch is the one to run, else 0.
+    pub when: Dim,
     pub zero_dropped: bool,
 }
 

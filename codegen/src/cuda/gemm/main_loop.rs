@@ -6,6 +6,9 @@ use super::{
 };
 use eglu_ir::{DType, Dim};
 
+/// Up to so many rows a matrix, the narrow tile runs where the number of rows is a symbol.
+const FEW_ROWS: i64 = 16;
+
 /// A main loop and the tile that one block computes: BM rows by BN columns of each lane. A main loop for a newer architecture is a variant
 /// here and a device file with the same `LoaderA`, `LoaderB` and `Tile`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,36 +19,62 @@ pub(in super::super) enum MainLoop {
     Tiled { bm: u32, bn: u32, bk: u32, tm: u32, tn: u32 },
 }
 
-impl MainLoop {
-    /// The main loop for `lanes` products of about `m` rows by `n` columns.
-    pub fn choose(target: Target, dtype: DType, lanes: usize, m: &Dim, n: &Dim) -> MainLoop {
-        let at_most = |dim: &Dim, limit: i64| dim.as_const().is_some_and(|n| n <= limit);
+/// A number of rows to choose a main loop for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RowCount {
+    /// About how many rows one matrix sees; `None` stands for many.
+    pub rows: Option<i64>,
+    /// 1 where this is the case to run and else 0, to multiply a grid with.
+    pub when: Dim,
+}
+
+impl RowCount {
+    /// The cases of `rows` rows spread over `matrices` matrices: where `rows` is a symbol, few rows (whose products only stream the
+    /// matrices) are told from many.
+    pub fn cases(dtype: DType, rows: &Dim, matrices: i64) -> Vec<RowCount> {
+        if let Some(rows) = rows.as_const() {
+            return vec![RowCount { rows: Some(rows.div_euclid(matrices.max(1))), when: Dim::from(1) }];
+        }
         if !matches!(dtype, DType::Bf16 | DType::F16) {
-            let small = ctype::accumulator(dtype).size() == 8 || lanes > 2 || at_most(m, 64) || at_most(n, 64);
+            return vec![RowCount { rows: None, when: Dim::from(1) }];
+        }
+        let many = Dim::min(&rows.floor_div(&Dim::from(FEW_ROWS * matrices.max(1) + 1)), &Dim::from(1));
+        vec![RowCount { rows: Some(FEW_ROWS), when: Dim::from(1) - many.clone() }, RowCount { rows: None, when: many }]
+    }
+}
+
+impl MainLoop {
+    /// The main loop for `lanes` products of about `rows` rows by `columns` columns, where these are known.
+    pub fn choose(target: Target, dtype: DType, lanes: usize, rows: Option<i64>, columns: Option<i64>) -> MainLoop {
+        let few_rows = |limit: i64| rows.is_some_and(|n| n <= limit);
+        let few_columns = |limit: i64| columns.is_some_and(|n| n <= limit);
+        if !matches!(dtype, DType::Bf16 | DType::F16) {
+            let small = ctype::accumulator(dtype).size() == 8 || lanes > 2 || few_rows(64) || few_columns(64);
             return if small {
                 MainLoop::Tiled { bm: 64, bn: 64, bk: 16, tm: 4, tn: 4 }
             } else {
                 MainLoop::Tiled { bm: 128, bn: 128 / lanes as u32, bk: 16, tm: 8, tn: 8 / lanes as u32 }
             };
         }
-        // Columns of all lanes together: 256 keep a warp at 64 × 64, the most that its registers hold.
-        let (bm, columns, warps_m) = match (at_most(m, 64), at_most(n, 128)) {
-            (true, _) => (64, 128, 2),
-            (false, true) if lanes == 1 => (128, 128, 2),
-            _ => (128, 256, 2),
-        };
-        let bn = match lanes {
-            1 => columns,
-            2 => columns / 2,
-            _ => 64,
+        // A warp works at 64 × 64 over all lanes, the most that its registers hold. Measured on an H200: one lane is fastest in two blocks
+        // of four warps a multiprocessor, two lanes in one block of eight. Few rows or columns take narrow tiles, so that many blocks
+        // stream the other operand, with more copies in flight.
+        let (bm, bn, bk, warps_m, warps_n, blocks, most) = match lanes {
+            _ if few_rows(16) => (16, 64, 64, 1, 4, 2, 6),
+            _ if few_columns(64) => (32, 64, 64, 1, 4, 2, 6),
+            1 if few_rows(64) => (64, 128, 64, 2, 4, 2, 4),
+            1 => (128, 128, 32, 2, 2, 2, 5),
+            2 if few_rows(64) => (64, 64, 64, 2, 4, 2, 4),
+            2 => (128, 128, 64, 2, 4, 1, 4),
+            _ => (64, 64, 64, 2, 4, 1, 4),
         };
         let room = target.shared_bytes();
-        let bk = if room < 128 << 10 { 32 } else { 64 };
+        // Where shared memory is small, depth goes before width of a stage.
+        let bk = if room < 128 << 10 { 32 } else { bk };
         let stage = (bm + lanes as u32 * bn) * bk * 2;
-        // Two blocks of the smaller tiles share a multiprocessor.
-        let share = if bm + lanes as u32 * bn <= 256 { room / 2 - 1024 } else { room };
-        let stages = (share / stage).clamp(2, 4);
-        MainLoop::Mma { bm, bn, bk, stages, warps_m, warps_n: 4 }
+        // A block also takes 1 KB for itself.
+        let stages = ((room / blocks - 1024) / stage).clamp(2, most);
+        MainLoop::Mma { bm, bn, bk, stages, warps_m, warps_n }
     }
 
     /// The main loops of two products over one list of row tiles: the smaller register tile where they differ in rows.

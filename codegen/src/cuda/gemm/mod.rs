@@ -1,6 +1,5 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
-mod combine;
 mod dispatch;
 mod epilogue;
 mod expert_blocks;
@@ -8,9 +7,11 @@ mod expert_clusters;
 mod expert_product;
 mod experts;
 mod main_loop;
+mod moe;
 mod operand;
 mod product;
 mod wgmma;
 
-pub(super) use experts::{expert_matmul, grouped_mm, moe};
+pub(super) use experts::{expert_matmul, grouped_mm};
+pub(super) use moe::moe;
 pub(super) use product::{contract, dense_glu, matmul};

@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        ctype,
         emitter::{Emitter, flat, optional, tensor, tensors},
         error::{Emit, Unsupported},
         kernel::{Code, Kernel, broadcast_strides},
@@ -9,7 +10,8 @@ use super::{
         program::{self, Results},
     },
     epilogue::{Epilogue, Place, with_biases},
-    main_loop::MainLoop,
+    main_loop::{MainLoop, RowCount},
+    operand::Walk,
 };
 use crate::{Layout, Step, TensorRef};
 use eglu_ir::{
@@ -70,122 +72,148 @@ fn batch_strides(tensor: &TensorRef, batch: &[Dim]) -> Vec<Dim> {
     lead.expand(&Shape::from_iter(batch.iter().cloned())).strides.into_iter().collect()
 }
 
-fn emit(emitter: &mut Emitter, step: &Step, mut product: Product<'_>) -> Emit<()> {
-    let mut shape: Vec<Dim> = step.outputs[0].layout.shape.to_vec();
-    if product.a.layout.shape.len() == 1 {
-        product.a.layout.shape.insert(0, Dim::from(1));
-        product.a.layout.strides.insert(0, Dim::from(0));
-        shape.insert(0, Dim::from(1));
+/// How a product walks its batches, rows and columns. Operands are a, the captures, and the outputs (which are alike).
+struct Walked {
+    /// The batches, with each operand's strides.
+    batches: Loop,
+    /// Strides of each b over the batches.
+    b_strides: Vec<Vec<Dim>>,
+    rows: Dim,
+    /// Each operand's stride over the rows.
+    row_strides: Vec<Dim>,
+    columns: Dim,
+    /// Each capture's stride over the columns.
+    column_strides: Vec<Dim>,
+}
+
+impl Walked {
+    fn new(step: &Step, product: &mut Product<'_>) -> Emit<Walked> {
+        let mut shape: Vec<Dim> = step.outputs[0].layout.shape.to_vec();
+        if product.a.layout.shape.len() == 1 {
+            product.a.layout.shape.insert(0, Dim::from(1));
+            product.a.layout.strides.insert(0, Dim::from(0));
+            shape.insert(0, Dim::from(1));
+        }
+        let Some([rows, columns]) = shape.last_chunk::<2>().cloned() else {
+            return Err(Unsupported::new("a product has at least two dims"));
+        };
+        let batch: Vec<Dim> = shape[..shape.len() - 2].to_vec();
+        let over_rows = |strides: &[Dim]| strides[..shape.len() - 1].to_vec();
+        let mut a = batch_strides(&product.a, &batch);
+        a.push(row_stride(&product.a));
+        let captures: Vec<Vec<Dim>> = product.captures.iter().map(|c| broadcast_strides(c, &shape)).collect();
+        let dense: Vec<Dim> = Layout::dense(shape.iter().cloned().collect()).strides.into_iter().collect();
+        let operands: Vec<Vec<Dim>> =
+            [a].into_iter().chain(captures.iter().map(|s| over_rows(s))).chain([over_rows(&dense)]).collect();
+        let b_strides: Vec<Vec<Dim>> = product.bs.iter().map(|b| batch_strides(b, &batch)).collect();
+
+        let (mut batches, rows, b_strides) = if b_strides.iter().flatten().all(|stride| stride.is(0)) {
+            // Batches that share every b are further rows, as far as the other operands walk them as one.
+            let outer: Vec<Dim> = batch.iter().cloned().chain([rows]).collect();
+            let mut walk = Loop::new(&outer, &operands);
+            if walk.shape.is_empty() {
+                walk.shape.push(Dim::from(1));
+                walk.strides.iter_mut().for_each(|s| s.push(Dim::from(0)));
+            }
+            let rows = walk.shape.pop().unwrap_or(Dim::from(1));
+            let zeros = vec![vec![Dim::from(0); walk.shape.len()]; product.bs.len()];
+            (walk, rows, zeros)
+        } else {
+            let heads: Vec<Vec<Dim>> = operands.iter().map(|s| s[..s.len() - 1].to_vec()).chain(b_strides).collect();
+            let mut walk = Loop::new(&batch, &heads);
+            let b_strides = walk.strides.split_off(operands.len());
+            for (strides, operand) in walk.strides.iter_mut().zip(&operands) {
+                strides.extend(operand.last().cloned());
+            }
+            (walk, rows, b_strides)
+        };
+        let row_strides = batches.strides.iter_mut().map(|s| s.pop().unwrap_or(Dim::from(0))).collect();
+        let column_strides = captures.iter().map(|s| s[shape.len() - 1].clone()).collect();
+        Ok(Walked { batches, b_strides, rows, row_strides, columns, column_strides })
     }
-    let Some([rows, columns]) = shape.last_chunk::<2>().cloned() else {
-        return Err(Unsupported::new("a product has at least two dims"));
-    };
-    let batch: Vec<Dim> = shape[..shape.len() - 2].to_vec();
-    let lanes = product.bs.len();
-    let dtype = product.a.dtype;
-    let rank = shape.len();
+}
 
-    // Strides over (batch…, rows) of everything that has rows, and over the batch of the bs.
-    let dense: Vec<Dim> = Layout::dense(shape.iter().cloned().collect()).strides.into_iter().collect();
-    let with_rows = |strides: &[Dim]| strides[..rank - 1].to_vec();
-    let mut a_strides = batch_strides(&product.a, &batch);
-    a_strides.push(product.a.layout.strides[product.a.layout.strides.len() - 2].clone());
-    let capture_strides: Vec<Vec<Dim>> = product.captures.iter().map(|c| broadcast_strides(c, &shape)).collect();
-    let b_strides: Vec<Vec<Dim>> = product.bs.iter().map(|b| batch_strides(b, &batch)).collect();
-    let shared_b = b_strides.iter().flatten().all(|stride| stride.is(0));
+fn row_stride(matrix: &TensorRef) -> Dim {
+    matrix.layout.strides[matrix.layout.strides.len() - 2].clone()
+}
 
-    // Batches that share every b are further rows, as far as the other operands walk them as one.
-    let mut operands = vec![a_strides];
-    operands.extend(capture_strides.iter().map(|s| with_rows(s)));
-    operands.push(with_rows(&dense));
-    let outer: Vec<Dim> = batch.iter().cloned().chain([rows.clone()]).collect();
-    let (mut walk, rows, b_walk) = if shared_b {
-        let mut walk = Loop::new(&outer, &operands);
-        if walk.shape.is_empty() {
-            walk.shape.push(Dim::from(1));
-            walk.strides.iter_mut().for_each(|s| s.push(Dim::from(0)));
-        }
-        let rows = walk.shape.pop().unwrap_or(Dim::from(1));
-        let zeros = vec![vec![Dim::from(0); walk.shape.len()]; lanes];
-        (walk, rows, zeros)
-    } else {
-        let heads: Vec<Vec<Dim>> = operands.iter().map(|s| s[..s.len() - 1].to_vec()).chain(b_strides).collect();
-        let mut walk = Loop::new(&batch, &heads);
-        let b_walk = walk.strides.split_off(operands.len());
-        for (strides, operand) in walk.strides.iter_mut().zip(&operands) {
-            strides.extend(operand.last().cloned());
-        }
-        (walk, rows, b_walk)
-    };
-    let row_strides: Vec<Dim> = walk.strides.iter_mut().map(|s| s.pop().unwrap_or(Dim::from(0))).collect();
+fn k_stride(matrix: &TensorRef) -> Dim {
+    matrix.layout.strides[matrix.layout.strides.len() - 1].clone()
+}
 
-    let main = MainLoop::choose(emitter.target, dtype, lanes, &rows, &columns);
-    let (bm, bn) = main.tile();
+fn emit(emitter: &mut Emitter, step: &Step, mut product: Product<'_>) -> Emit<()> {
+    let walked = Walked::new(step, &mut product)?;
+    let (dtype, lanes) = (product.a.dtype, product.bs.len());
+    for case in RowCount::cases(dtype, &walked.rows, 1) {
+        let main = MainLoop::choose(emitter.target, dtype, lanes, case.rows, walked.columns.as_const());
+        launch(emitter, step, &product, &walked, main, case.when)?;
+    }
+    Ok(())
+}
+
+fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Walked, main: MainLoop, when: Dim) -> Emit<()> {
+    let (dtype, lanes) = (product.a.dtype, product.bs.len());
+    let (ty, (bm, bn)) = (ctype::storage(dtype)?, main.tile());
     let mut kernel = Kernel::new(format!("{}_{}", product.name, main.label(dtype)));
     let a = kernel.read(&product.a)?;
     let bs = product.bs.iter().map(|b| kernel.read(b)).collect::<Emit<Vec<_>>>()?;
     let captures = product.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
     let outputs = step.outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
 
+    let batches = &walked.batches;
     let depth = kernel.dim(&product.a.layout.shape[product.a.layout.shape.len() - 1]);
-    let (m, n) = (kernel.dim(&rows), kernel.dim(&columns));
-    let (split, names) = kernel.split("batch", "i", &walk.shape);
-    let ty = super::super::ctype::storage(dtype)?;
+    let (m, n) = (kernel.dim(&walked.rows), kernel.dim(&walked.columns));
+    let (split, names) = kernel.split("batch", "i", &batches.shape);
     let mut text = format!(
         "const i64 depth = {depth};\nconst i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
          const i64 batch = blockIdx.x / (tiles_m * tiles_n);\n\
          const TileIndex at = banded_tile(blockIdx.x % (tiles_m * tiles_n), tiles_m, tiles_n);\n\
          const i64 m0 = at.m * {bm}, n0 = at.n * {bn}, rows = {m} - m0;\n{split}"
     );
-    let a_row = kernel.dim(&row_strides[0]);
-    let a_base = kernel.offset(&names, &walk.strides[0]);
-    text += &format!("PlainRows<{ty}> rows_a{{{a} + {a_base} + m0 * {a_row}, {a_row}, rows}};\n");
-    let k_of = |tensor: &TensorRef| tensor.layout.strides[tensor.layout.strides.len() - 1].clone();
-    let row_of = |tensor: &TensorRef| tensor.layout.strides[tensor.layout.strides.len() - 2].clone();
-    let mut k_strides = vec![kernel.dim(&k_of(&product.a))];
-    let bases = |tensor: &'_ TensorRef, strides: &'_ [Dim]| -> Vec<Dim> {
+    let bases = |tensor: &TensorRef, strides: &[Dim]| -> Vec<Dim> {
         strides.iter().cloned().chain([tensor.layout.offset.clone()]).collect()
     };
     let walk_of = |row: &Dim, k: &Dim, bases: Vec<Dim>| main.walk(row, k, &bases.iter().collect::<Vec<_>>());
-    let walk_a = walk_of(&row_strides[0], &k_of(&product.a), bases(&product.a, &walk.strides[0]));
-    let mut walk_b = None;
-    for (l, (pointer, b)) in bs.iter().zip(&product.bs).enumerate() {
-        let (row, base) = (kernel.dim(&row_of(b)), kernel.offset(&names, &b_walk[l]));
+    let (row, base) = (kernel.dim(&walked.row_strides[0]), kernel.offset(&names, &batches.strides[0]));
+    text += &format!("PlainRows<{ty}> rows_a{{{a} + {base} + m0 * {row}, {row}, rows}};\n");
+    let mut k_strides = vec![kernel.dim(&k_stride(&product.a))];
+    let walk_a = walk_of(&walked.row_strides[0], &k_stride(&product.a), bases(&product.a, &batches.strides[0]));
+    let mut walk_b: Option<Walk> = None;
+    for (l, ((pointer, b), strides)) in bs.iter().zip(&product.bs).zip(&walked.b_strides).enumerate() {
+        let (row, base) = (kernel.dim(&row_stride(b)), kernel.offset(&names, strides));
         text += &format!("PlainRows<{ty}> rows_b{l}{{{pointer} + {base} + n0 * {row}, {row}, {n} - n0}};\n");
-        k_strides.push(kernel.dim(&k_of(b)));
-        let own = walk_of(&row_of(b), &k_of(b), bases(b, &b_walk[l]));
-        walk_b = Some(walk_b.map_or(own, |walk: super::operand::Walk| walk.join(own)));
+        k_strides.push(kernel.dim(&k_stride(b)));
+        let own = walk_of(&row_stride(b), &k_stride(b), bases(b, strides));
+        walk_b = Some(walk_b.map_or(own, |walk| walk.join(own)));
     }
-    let walks = [walk_a, walk_b.unwrap_or(walk_a)];
-    text += &main.multiply(dtype, walks, "PlainRows", &k_strides)?;
+    text += &main.multiply(dtype, [walk_a, walk_b.unwrap_or(walk_a)], "PlainRows", &k_strides)?;
 
-    let last = walk.strides.len() - 1;
-    let place = |kernel: &mut Kernel, pointer: &str, operand: usize, column_stride: Dim| Place {
-        pointer: pointer.into(),
-        base: kernel.offset(&names, &walk.strides[operand]),
-        row_stride: row_strides[operand].clone(),
+    let mut place = |pointer: &String, operand: usize, column_stride: Dim| Place {
+        pointer: pointer.clone(),
+        base: kernel.offset(&names, &batches.strides[operand]),
+        row_stride: walked.row_strides[operand].clone(),
         column_stride,
     };
+    let last = batches.strides.len() - 1;
     let epilogue = Epilogue {
         program: product.program,
-        captures: captures
-            .iter()
-            .enumerate()
-            .map(|(i, pointer)| place(&mut kernel, pointer, i + 1, capture_strides[i][rank - 1].clone()))
-            .collect(),
-        outputs: outputs.iter().map(|pointer| place(&mut kernel, pointer, last, Dim::from(1))).collect(),
-        columns: columns.clone(),
+        captures: captures.iter().enumerate().map(|(i, p)| place(p, i + 1, walked.column_strides[i].clone())).collect(),
+        outputs: outputs.iter().map(|pointer| place(pointer, last, Dim::from(1))).collect(),
+        columns: walked.columns.clone(),
         row: "m0 + m".into(),
         dropped: None,
     };
     text += &epilogue.store(&mut kernel, lanes)?;
-    let items = program::function("epilogue", product.program, Results::Stored)?;
-    let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
-    let grid = numel(&walk.shape) * rows.ceil_div(bm) * columns.ceil_div(bn);
-    emitter.launch(
-        kernel,
-        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes), cluster: 0 },
-        flat(grid),
-    );
+    let grid = numel(&batches.shape) * walked.rows.ceil_div(bm) * walked.columns.ceil_div(bn) * when;
+    let code = Code {
+        headers: main.headers(),
+        items: program::function("epilogue", product.program, Results::Stored)?,
+        body: text,
+        threads: [main.threads(), 1],
+        shared_bytes: main.shared_bytes(lanes),
+        residents: main.residents(lanes),
+        cluster: 0,
+    };
+    emitter.launch(kernel, code, flat(grid));
     Ok(())
 }

@@ -27,6 +27,19 @@ pub(super) struct Strides<'a> {
     pub bases: Vec<&'a Dim>,
 }
 
+impl Strides<'_> {
+    /// Of rows `[S, K]`.
+    pub fn of_rows(x: &TensorRef) -> Strides<'_> {
+        Strides { row: &x.layout.strides[0], k: &x.layout.strides[1], bases: vec![&x.layout.offset] }
+    }
+
+    /// Of a matrix for each expert, `[E, N, K]`.
+    pub fn of_lane(weight: &TensorRef) -> Strides<'_> {
+        let [outer, row, k] = [0, 1, 2].map(|i| &weight.layout.strides[i]);
+        Strides { row, k, bases: vec![outer, &weight.layout.offset] }
+    }
+}
+
 /// The main loop for products of `lanes` matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Wgmma {
@@ -34,15 +47,15 @@ pub(in super::super) struct Wgmma {
 }
 
 impl Wgmma {
-    /// The main loop for `lanes` products of about `m` rows by `n` columns of these operands, or why another one must do.
+    /// The main loop for `lanes` products of about `rows` rows by `columns` columns of these operands, or why another one must do.
     pub fn choose(
         target: Target,
         dtype: DType,
         lanes: usize,
-        [m, n]: [&Dim; 2],
+        [rows, columns]: [Option<i64>; 2],
         operands: &[Strides<'_>],
     ) -> Result<Wgmma, &'static str> {
-        let at_most = |dim: &Dim, limit: i64| dim.as_const().is_some_and(|n| n <= limit);
+        let few = |count: Option<i64>| count.is_some_and(|n| n <= 64);
         let aligned = |dim: &Dim| divisible(dim, 8);
         if target.arch < 90 {
             Err("the target has no warpgroup products")
@@ -50,7 +63,7 @@ impl Wgmma {
             Err("operands are not 16 bits wide")
         } else if !matches!(lanes, 1 | 2 | 4) {
             Err("lanes do not divide a tile evenly")
-        } else if at_most(m, 64) || at_most(n, 64) {
+        } else if few(rows) || few(columns) {
             Err("few rows or columns would leave most of a tile empty")
         } else if !operands.iter().all(|x| x.k.is(1)) {
             Err("K is not contiguous in every operand")
@@ -200,24 +213,23 @@ pub(super) fn lane_params(kernel: &mut Kernel, maps: impl IntoIterator<Item = Te
 mod tests {
     use super::*;
 
-    fn choose(arch: u32, dtype: DType, lanes: usize, m: Dim, row: i64, k: i64) -> Result<Wgmma, &'static str> {
-        let (row, k, n, offset) = (Dim::from(row), Dim::from(k), Dim::from(4096), Dim::from(0));
-        Wgmma::choose(Target { arch }, dtype, lanes, [&m, &n], &[Strides { row: &row, k: &k, bases: vec![&offset] }])
+    fn choose(arch: u32, dtype: DType, lanes: usize, rows: Option<i64>, row: i64, k: i64) -> Result<Wgmma, &'static str> {
+        let (row, k, offset) = (Dim::from(row), Dim::from(k), Dim::from(0));
+        Wgmma::choose(Target { arch }, dtype, lanes, [rows, Some(4096)], &[Strides { row: &row, k: &k, bases: vec![&offset] }])
     }
 
     #[test]
     fn the_choice_names_its_reason() {
-        let tokens = Dim::symbol("s0");
-        assert_eq!(choose(90, DType::Bf16, 2, tokens.clone(), 96, 1).map(Wgmma::tile), Ok((256, 128)));
-        assert_eq!(choose(90, DType::F16, 1, Dim::from(65), 96, 1).map(Wgmma::tile), Ok((256, 256)));
+        assert_eq!(choose(90, DType::Bf16, 2, None, 96, 1).map(Wgmma::tile), Ok((256, 128)));
+        assert_eq!(choose(90, DType::F16, 1, Some(65), 96, 1).map(Wgmma::tile), Ok((256, 256)));
         let refused =
             |found: Result<Wgmma, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
-        refused(choose(80, DType::Bf16, 1, tokens.clone(), 96, 1), "target");
-        refused(choose(90, DType::F32, 1, tokens.clone(), 96, 1), "16 bits");
-        refused(choose(90, DType::Bf16, 3, tokens.clone(), 96, 1), "lanes");
-        refused(choose(90, DType::Bf16, 1, Dim::from(64), 96, 1), "few rows");
-        refused(choose(90, DType::Bf16, 1, tokens.clone(), 1, 96), "contiguous");
-        refused(choose(90, DType::Bf16, 1, tokens, 33, 1), "16 bytes");
+        refused(choose(80, DType::Bf16, 1, None, 96, 1), "target");
+        refused(choose(90, DType::F32, 1, None, 96, 1), "16 bits");
+        refused(choose(90, DType::Bf16, 3, None, 96, 1), "lanes");
+        refused(choose(90, DType::Bf16, 1, Some(64), 96, 1), "few rows");
+        refused(choose(90, DType::Bf16, 1, None, 1, 96), "contiguous");
+        refused(choose(90, DType::Bf16, 1, None, 33, 1), "16 bytes");
     }
 
     #[test]

@@ -3,16 +3,58 @@
 use super::{
     super::call::{Built, Call, Fault, Out},
     activations::softmax_of,
+    reductions::reduce,
     updates::iota,
 };
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{Axes, Expand, MatMul, Permute, Pointwise, Reshape},
+    ops::{Axes, Expand, Full, MatMul, Permute, Pointwise, ReduceKind, Reshape},
 };
+use smallvec::smallvec;
 
 /// `softmax(q · kᵀ · scale, masked) · v` (aten/src/ATen/native/transformers/attention.cpp, `_scaled_dot_product_attention_math`).
 /// Rows that are masked throughout give zero, as `_safe_softmax` does.
 pub fn scaled_dot_product(c: &mut Call<'_, '_>) -> Built {
+    Ok(Out::Value(attend(c)?.output))
+}
+
+/// `_scaled_dot_product_attention_math`: the result and the weights.
+pub fn with_weights(c: &mut Call<'_, '_>) -> Built {
+    let Attention { output, weights, .. } = attend(c)?;
+    Ok(Out::Values(smallvec![output, weights]))
+}
+
+/// The flash and memory-efficient forms: the result, the logarithm of each row's sum of exponentials, and random seeds that only
+/// dropout would use.
+pub fn with_logsumexp(c: &mut Call<'_, '_>) -> Built {
+    let Attention { output, scores, .. } = attend(c)?;
+    let scores = c.cast(scores, DType::F32)?;
+    let last = c.ty(scores).rank() - 1;
+    let dims = Axes::from_iter([last]);
+    let max = reduce(c, scores, ReduceKind::Amax, dims.clone(), true, DType::F32)?;
+    let shifted = c.op(Pointwise::Sub, [scores.into(), max.into()])?;
+    let exp = c.op(Pointwise::Exp, [shifted.into()])?;
+    let sum = reduce(c, exp, ReduceKind::Sum, dims, true, DType::F32)?;
+    let log = c.op(Pointwise::Log, [sum.into()])?;
+    let total = c.op(Pointwise::Add, [log.into(), max.into()])?;
+    let mut shape = c.ty(total).shape.clone();
+    shape.pop();
+    let total = c.op(Reshape { shape }, [total.into()])?;
+    let seed = Full { shape: Shape::new(), value: Scalar::Int(0), dtype: DType::I64 };
+    let (seed, offset) = (c.op(seed.clone(), [])?, c.op(seed, [])?);
+    Ok(Out::Values(smallvec![output, total, seed, offset]))
+}
+
+/// What attention computes on the way.
+struct Attention {
+    output: Value,
+    /// After scaling and masking.
+    scores: Value,
+    /// The scores' softmax.
+    weights: Value,
+}
+
+fn attend(c: &mut Call<'_, '_>) -> Built<Attention> {
     let (q, k, v) = (c.tensor("query")?, c.tensor("key")?, c.tensor("value")?);
     if c.float("dropout_p")? != 0.0 {
         return Err(Fault::Unsupported("with dropout: export the model in eval mode".into()));
@@ -22,8 +64,11 @@ pub fn scaled_dot_product(c: &mut Call<'_, '_>) -> Built {
     if rank < 2 || c.ty(k).rank() != rank || c.ty(v).rank() != rank {
         return Err(Fault::Bad("query, key and value must have one rank of at least 2".into()));
     }
-    let (k, v) =
-        if c.flag("enable_gqa")? { (repeat_heads(c, k, &query.shape)?, repeat_heads(c, v, &query.shape)?) } else { (k, v) };
+    let (k, v) = if c.row.has("enable_gqa") && c.flag("enable_gqa")? {
+        (repeat_heads(c, k, &query.shape)?, repeat_heads(c, v, &query.shape)?)
+    } else {
+        (k, v)
+    };
     let scale = match c.number("scale")? {
         Some(scale) => scale.as_f64(),
         None => match query.shape[rank - 1].as_const() {
@@ -39,15 +84,15 @@ pub fn scaled_dot_product(c: &mut Call<'_, '_>) -> Built {
     let minus_infinity: Operand = Scalar::Float(f64::NEG_INFINITY).into();
     let zero: Operand = Scalar::Float(0.0).into();
 
-    let mask = c.optional("attn_mask")?;
-    let weights = if c.flag("is_causal")? {
+    let mask = c.optional(if c.row.has("attn_bias") { "attn_bias" } else { "attn_mask" })?;
+    let (scores, weights) = if c.flag("is_causal")? {
         if mask.is_some() {
             return Err(Fault::Bad("a mask beside is_causal".into()));
         }
         let (rows, columns) = (query.shape[rank - 2].clone(), c.ty(k).shape[rank - 2].clone());
         let seen = causal(c, rows, columns)?;
         let masked = c.op(Pointwise::Where, [seen.into(), scores.into(), minus_infinity])?;
-        softmax_of(c, masked, rank - 1, false, None)?
+        (masked, softmax_of(c, masked, rank - 1, false, None)?)
     } else if let Some(mask) = mask {
         let (masked, seen) = if c.ty(mask).dtype == DType::Bool {
             (c.op(Pointwise::Where, [mask.into(), scores.into(), minus_infinity])?, mask)
@@ -57,11 +102,12 @@ pub fn scaled_dot_product(c: &mut Call<'_, '_>) -> Built {
             (masked, c.op(Pointwise::Ne, [masked.into(), minus_infinity])?)
         };
         let weights = softmax_of(c, masked, rank - 1, false, None)?;
-        c.op(Pointwise::Where, [seen.into(), weights.into(), zero])?
+        (masked, c.op(Pointwise::Where, [seen.into(), weights.into(), zero])?)
     } else {
-        softmax_of(c, scores, rank - 1, false, None)?
+        (scores, softmax_of(c, scores, rank - 1, false, None)?)
     };
-    Ok(Out::Value(c.op(MatMul {}, [weights.into(), v.into()])?))
+    let output = c.op(MatMul {}, [weights.into(), v.into()])?;
+    Ok(Attention { output, scores, weights })
 }
 
 /// True where the column does not come after the row.

@@ -109,6 +109,42 @@ pub fn arange(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(c.op(Iota { len, start: known, step, dtype }, [])?))
 }
 
+/// `steps` numbers from `start` to `end`, both included; the second half is counted from the end
+/// (aten/src/ATen/native/cpu/RangeFactoriesKernel.cpp).
+pub fn linspace(c: &mut Call<'_, '_>) -> Built {
+    let (start, end, steps) = (c.float("start")?, c.float("end")?, c.int("steps")?);
+    let dtype = c.dtype("dtype")?.unwrap_or(DType::F32);
+    if steps < 0 {
+        return Err(Fault::Bad(format!("{steps} steps")));
+    }
+    let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
+    let half = steps / 2;
+    let part = |c: &mut Call<'_, '_>, from: f64, first: i64, len: i64| {
+        let at = c.op(Iota { len: Dim::from(len), start: first, step: 1, dtype: DType::F64 }, [])?;
+        let scaled = c.op(Pointwise::Mul, [at.into(), Scalar::Float(step).into()])?;
+        c.op(Pointwise::Add, [scaled.into(), Scalar::Float(from).into()])
+    };
+    if steps < 2 {
+        let only = part(c, start, 0, steps)?;
+        return Ok(Out::Value(c.cast(only, dtype)?));
+    }
+    let (first, second) = (part(c, start, 0, half)?, part(c, end, half - (steps - 1), steps - half)?);
+    let all = c.op(crate::ops::Cat { dim: 0 }, [first.into(), second.into()])?;
+    Ok(Out::Value(c.cast(all, dtype)?))
+}
+
+/// Ones on the diagonal of an n × m matrix.
+pub fn eye(c: &mut Call<'_, '_>) -> Built {
+    let rows = c.dim("n")?;
+    let columns = if c.row.has("m") { c.dim("m")? } else { rows.clone() };
+    let dtype = c.dtype("dtype")?.unwrap_or(DType::F32);
+    let row = c.op(Iota { len: rows.clone(), start: 0, step: 1, dtype: DType::I64 }, [])?;
+    let row = c.op(crate::ops::Reshape { shape: Shape::from_iter([rows, Dim::from(1)]) }, [row.into()])?;
+    let column = c.op(Iota { len: columns, start: 0, step: 1, dtype: DType::I64 }, [])?;
+    let diagonal = c.op(Pointwise::Eq, [row.into(), column.into()])?;
+    Ok(Out::Value(c.cast(diagonal, dtype)?))
+}
+
 /// `start + step · i` in f64, rounded once (aten/src/ATen/native/RangeFactories.cpp accumulates in double).
 fn float_arange(c: &mut Call<'_, '_>, dtype: DType) -> Built {
     let start = if c.row.has("start") { c.float("start")? } else { 0.0 };

@@ -9,7 +9,7 @@ use super::{
     updates::iota,
 };
 use crate::{
-    DType, Dim, Operand, Scalar, Shape, Value,
+    DType, Dim, NodeKind, Op, Operand, Scalar, Shape, Value,
     ops::{Axes, Cat, Expand, Full, Gather, Index, IndexPut, Iota, Pointwise, Reshape, ScatterAdd, Slice, Sort, TopK},
 };
 use smallvec::smallvec;
@@ -75,8 +75,20 @@ pub fn index_select(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?))
 }
 
+/// Rows of a table. Negative ids are refused, unlike by indexing: they become a number that is out of range from either end.
 pub fn embedding(c: &mut Call<'_, '_>) -> Built {
-    let (weight, ids) = (c.tensor("weight")?, c.tensor("indices")?);
+    let (weight, mut ids) = (c.tensor("weight")?, c.tensor("indices")?);
+    let lowest = match c.ty(ids).dtype {
+        DType::I64 => Some(i64::MIN),
+        DType::I32 => Some(i64::from(i32::MIN)),
+        _ => None,
+    };
+    let counts =
+        matches!(&c.translator.graph.node(ids.node).kind, NodeKind::Call(Op::Iota(iota)) if iota.start >= 0 && iota.step >= 0);
+    if let Some(lowest) = lowest.filter(|_| !counts) {
+        let negative = c.op(Pointwise::Lt, [ids.into(), Scalar::Int(0).into()])?;
+        ids = c.op(Pointwise::Where, [negative.into(), Scalar::Int(lowest).into(), ids.into()])?;
+    }
     Ok(Out::Value(c.op(Index { axes: Axes::from_iter([0]) }, [weight.into(), ids.into()])?))
 }
 
@@ -182,8 +194,21 @@ pub fn repeat_interleave(c: &mut Call<'_, '_>) -> Built {
 /// The whole tensor side by side, `repeats` times along each dim.
 pub fn repeat(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let extents = c.ty(x).shape.clone();
     let repeats = c.dims("repeats")?;
+    repeated(c, x, repeats)
+}
+
+/// As `repeat`, with ones for the leading dims that `dims` leaves out.
+pub fn tile(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let mut repeats = c.dims("dims")?;
+    let missing = c.ty(x).rank().saturating_sub(repeats.len());
+    repeats.splice(0..0, vec![Dim::from(1); missing]);
+    repeated(c, x, repeats)
+}
+
+fn repeated(c: &mut Call<'_, '_>, x: Value, repeats: Vec<Dim>) -> Built {
+    let extents = c.ty(x).shape.clone();
     let new = repeats.len().checked_sub(extents.len()).ok_or_else(|| Fault::Bad("it drops dims".into()))?;
     let (mut apart, mut wide, mut joined) = (Shape::new(), Shape::new(), Shape::new());
     for (i, times) in repeats.into_iter().enumerate() {
@@ -233,8 +258,12 @@ pub fn stack(c: &mut Call<'_, '_>) -> Built {
 
 /// Constant padding: pairs (before, after) from the last dim on; negative ones cut.
 pub fn pad(c: &mut Call<'_, '_>) -> Built {
-    if c.row.has("mode") && c.text("mode")? != "constant" {
-        return Err(Fault::Unsupported(format!("in mode `{}`", c.text("mode")?)));
+    if c.row.has("mode") {
+        match c.text("mode")? {
+            "constant" => {}
+            mode @ ("reflect" | "replicate" | "circular") => return super::selections::pad_by_index(c, mode, "pad"),
+            other => return Err(Fault::Bad(format!("there is no padding mode `{other}`"))),
+        }
     }
     let mut x = c.tensor("self")?;
     let ty = c.ty(x).clone();

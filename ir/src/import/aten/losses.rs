@@ -9,6 +9,7 @@ use crate::{
     DType, Dim, Operand, Scalar, Value,
     ops::{Axes, Gather, Index, Pointwise, ReduceKind, Reshape},
 };
+use smallvec::smallvec;
 
 /// How a loss over elements becomes one number (at::Reduction).
 const NONE: i64 = 0;
@@ -20,16 +21,111 @@ pub fn cross_entropy(c: &mut Call<'_, '_>) -> Built {
     let (logits, target) = (c.tensor("self")?, c.tensor("target")?);
     let (ty, target_ty) = (c.ty(logits).clone(), c.ty(target).clone());
     if !target_ty.dtype.is_int() {
-        return Err(Fault::Unsupported("with class probabilities as targets".into()));
+        return probability_loss(c, logits, target);
     }
     let axis = usize::from(ty.rank() > 1);
+    if target_ty.rank() + 1 != ty.rank() {
+        return Err(Fault::Bad(format!("targets {target_ty} for logits {ty}: they must have one dim less")));
+    }
     let classes = ty.shape.get(axis).and_then(Dim::as_const);
     let classes = classes.ok_or_else(|| Fault::Unsupported("over a dynamic number of classes".into()))?;
     let dtype = ty.dtype.opmath();
     let smoothing = c.float("label_smoothing")?;
     let reduction = c.int("reduction")?;
     let log = softmax_of(c, logits, axis, true, Some(dtype))?;
+    let (loss, _) = class_loss(c, log, axis, target, smoothing, classes, reduction)?;
+    Ok(Out::Value(c.cast(loss, ty.dtype)?))
+}
 
+/// `nll_loss` on logarithms of probabilities: the loss, and the sum of the weights that its mean divides by.
+pub fn negative_log_likelihood(c: &mut Call<'_, '_>) -> Built {
+    let (log, target) = (c.tensor("self")?, c.tensor("target")?);
+    let ty = c.ty(log).clone();
+    let axis = usize::from(ty.rank() > 1);
+    let reduction = c.int("reduction")?;
+    let wide = c.cast(log, ty.dtype.opmath())?;
+    let (loss, total) = class_loss(c, wide, axis, target, 0.0, 1, reduction)?;
+    Ok(Out::Values(smallvec![c.cast(loss, ty.dtype)?, c.cast(total, ty.dtype)?]))
+}
+
+/// The loss alone.
+pub fn nll_loss(c: &mut Call<'_, '_>) -> Built {
+    match negative_log_likelihood(c)? {
+        Out::Values(values) => Ok(Out::Value(values[0])),
+        other => Ok(other),
+    }
+}
+
+/// Targets that are probabilities: `-Σ_c t_c · weight_c · log p_c`, its mean over all but the classes.
+fn probability_loss(c: &mut Call<'_, '_>, logits: Value, target: Value) -> Built {
+    let ty = c.ty(logits).clone();
+    let axis = usize::from(ty.rank() > 1);
+    let (dtype, smoothing, reduction) = (ty.dtype.opmath(), c.float("label_smoothing")?, c.int("reduction")?);
+    let log = softmax_of(c, logits, axis, true, Some(dtype))?;
+    let mut target = c.cast(target, dtype)?;
+    if smoothing != 0.0 {
+        let classes = ty.shape.get(axis).and_then(Dim::as_const);
+        let classes = classes.ok_or_else(|| Fault::Unsupported("over a dynamic number of classes".into()))?;
+        target = c.op(Pointwise::Mul, [target.into(), Scalar::Float(1.0 - smoothing).into()])?;
+        target = c.op(Pointwise::Add, [target.into(), Scalar::Float(smoothing / classes as f64).into()])?;
+    }
+    let mut each = c.op(Pointwise::Mul, [log.into(), target.into()])?;
+    if let Some(weight) = c.optional("weight")? {
+        let shape = (0..ty.rank()).map(|i| if i == axis { ty.shape[i].clone() } else { Dim::from(1) }).collect();
+        let weight = c.cast(weight, dtype)?;
+        let weight = c.op(Reshape { shape }, [weight.into()])?;
+        each = c.op(Pointwise::Mul, [each.into(), weight.into()])?;
+    }
+    let sum = reduce(c, each, ReduceKind::Sum, Axes::from_iter([axis]), false, dtype)?;
+    let mut loss = c.op(Pointwise::Neg, [sum.into()])?;
+    if reduction != NONE {
+        let all: Axes = (0..c.ty(loss).rank()).collect();
+        let kind = if reduction == MEAN { ReduceKind::Mean } else { ReduceKind::Sum };
+        loss = reduce(c, loss, kind, all, false, dtype)?;
+    }
+    Ok(Out::Value(c.cast(loss, ty.dtype)?))
+}
+
+/// A loss by element of `self` and `target`, reduced as asked for.
+pub fn elementwise(c: &mut Call<'_, '_>, each: fn(&mut Call<'_, '_>, Value, Value) -> Built<Value>) -> Built {
+    let (x, target) = (c.tensor("self")?, c.tensor("target")?);
+    let dtype = super::pointwise::common_dtype(c, &[x, target])?;
+    let wide = dtype.opmath();
+    let (x, target) = (c.cast(x, wide)?, c.cast(target, wide)?);
+    let mut loss = each(c, x, target)?;
+    let reduction = c.int("reduction")?;
+    if reduction != NONE {
+        let all: Axes = (0..c.ty(loss).rank()).collect();
+        let kind = if reduction == MEAN { ReduceKind::Mean } else { ReduceKind::Sum };
+        loss = reduce(c, loss, kind, all, false, wide)?;
+    }
+    Ok(Out::Value(c.cast(loss, dtype)?))
+}
+
+/// `(x - target)²`.
+pub fn squared_error(c: &mut Call<'_, '_>, x: Value, target: Value) -> Built<Value> {
+    let difference = c.op(Pointwise::Sub, [x.into(), target.into()])?;
+    c.op(Pointwise::Mul, [difference.into(), difference.into()])
+}
+
+/// `|x - target|`.
+pub fn absolute_error(c: &mut Call<'_, '_>, x: Value, target: Value) -> Built<Value> {
+    let difference = c.op(Pointwise::Sub, [x.into(), target.into()])?;
+    c.op(Pointwise::Abs, [difference.into()])
+}
+
+/// The loss of logarithms of probabilities and class numbers, and the sum of the weights of the targets that count.
+fn class_loss(
+    c: &mut Call<'_, '_>,
+    log: Value,
+    axis: usize,
+    target: Value,
+    smoothing: f64,
+    classes: i64,
+    reduction: i64,
+) -> Built<(Value, Value)> {
+    let target_ty = c.ty(target).clone();
+    let dtype = c.ty(log).dtype;
     let valid = c.op(Pointwise::Ne, [target.into(), c.scalar("ignore_index")?.into()])?;
     let safe = c.op(Pointwise::Where, [valid.into(), target.into(), Scalar::Int(0).into()])?;
     let weight = match c.optional("weight")? {
@@ -58,15 +154,15 @@ pub fn cross_entropy(c: &mut Call<'_, '_>) -> Built {
         let spread = c.op(Pointwise::Mul, [smooth.into(), Scalar::Float(smoothing / classes as f64).into()])?;
         loss = c.op(Pointwise::Add, [main.into(), spread.into()])?;
     }
+    let all: Axes = (0..target_ty.rank()).collect();
+    let total = reduce(c, counted, ReduceKind::Sum, all.clone(), false, dtype)?;
     if reduction != NONE {
-        let all: Axes = (0..target_ty.rank()).collect();
-        loss = reduce(c, loss, ReduceKind::Sum, all.clone(), false, dtype)?;
+        loss = reduce(c, loss, ReduceKind::Sum, all, false, dtype)?;
         if reduction == MEAN {
-            let total = reduce(c, counted, ReduceKind::Sum, all, false, dtype)?;
             loss = c.op(Pointwise::Div, [loss.into(), total.into()])?;
         }
     }
-    Ok(Out::Value(c.cast(loss, ty.dtype)?))
+    Ok((loss, total))
 }
 
 /// `-Σ_c weight_c · log p_c`, zero where the target is ignored.

@@ -89,6 +89,13 @@ pub fn grouped_mm(c: &mut Call<'_, '_>) -> Built {
         (2, 3, Some(offs)) => Ok(Out::Value(c.op(GroupedMm {}, [a.into(), b.into(), offs.into()])?)),
         (3, 3, None) => Ok(Out::Value(c.op(MatMul {}, [a.into(), b.into()])?)),
         (2, 2, Some(offs)) => Ok(Out::Value(outer_groups(c, a, b, offs)?)),
+        // Groups of columns: the transpose of groups of rows.
+        (3, 2, Some(offs)) => {
+            let rows = c.op(Permute { dims: Axes::from_iter([1, 0]) }, [b.into()])?;
+            let matrices = c.op(Permute { dims: Axes::from_iter([0, 2, 1]) }, [a.into()])?;
+            let product = c.op(GroupedMm {}, [rows.into(), matrices.into(), offs.into()])?;
+            Ok(Out::Value(c.op(Permute { dims: Axes::from_iter([1, 0]) }, [product.into()])?))
+        }
         (left, right, _) => Err(Fault::Unsupported(format!("of {left}-d and {right}-d tensors"))),
     }
 }

@@ -4,16 +4,22 @@
 
 mod activations;
 mod attention;
+mod channels;
+mod convolution;
 mod creation;
+mod einsum;
 mod higher_order;
 mod indexing;
 mod losses;
 mod matmul;
 mod norms;
 mod pointwise;
+mod rarer;
 mod reductions;
+mod selections;
 mod sizes;
 mod slices;
+mod special;
 mod statistics;
 mod table;
 mod updates;
@@ -59,7 +65,7 @@ impl Row {
 pub fn lookup(target: &str) -> Option<&'static Row> {
     static ROWS: LazyLock<HashMap<String, Row>> = LazyLock::new(|| {
         let mut rows = HashMap::new();
-        for &(schema, build) in table::ROWS {
+        for &(schema, build) in table::ROWS.iter().chain(rarer::ROWS) {
             let (target, params) = parse(schema);
             // `name[_].overload` lists the operator and its in-place form.
             if target.contains("[_]") {
@@ -78,6 +84,34 @@ pub fn lookup(target: &str) -> Option<&'static Row> {
         rows
     });
     ROWS.get(target)
+}
+
+/// An operator that imports, as documentation shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// `aten.add.Tensor`.
+    pub target: String,
+    /// Its parameters with their defaults, as PyTorch's schema has them.
+    pub parameters: String,
+    /// There is a form that writes its result into `self`, with the same parameters.
+    pub has_in_place: bool,
+}
+
+/// All operators that import, sorted by target; those that only check are left out.
+pub fn operators() -> Vec<Operator> {
+    let rows = table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE);
+    let mut all: Vec<Operator> = rows
+        .map(|&(schema, _)| {
+            let (target, parameters) = schema.split_once('(').unwrap_or((schema, ""));
+            Operator {
+                target: target.replace("[_]", ""),
+                parameters: parameters.trim_end_matches(')').into(),
+                has_in_place: target.contains("[_]"),
+            }
+        })
+        .collect();
+    all.sort_by(|a, b| a.target.cmp(&b.target));
+    all
 }
 
 type Params = Vec<(String, Option<Argument>)>;
@@ -151,7 +185,8 @@ mod tests {
     #[test]
     fn no_target_is_listed_twice_and_every_default_parses() {
         let mut seen = std::collections::HashSet::new();
-        let rows = table::ROWS.iter().chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
+        let rows =
+            table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
         for schema in rows {
             let (target, params) = parse(schema);
             assert!(seen.insert(target.clone()), "{target} is listed twice");

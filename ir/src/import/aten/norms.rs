@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// How many trailing dims are normalised; their extents must be the given ones.
-fn normalized(c: &Call<'_, '_>, x: Value) -> Built<usize> {
+pub fn normalized(c: &Call<'_, '_>, x: Value) -> Built<usize> {
     let count = c.dims("normalized_shape")?.len();
     let rank = c.ty(x).rank();
     if count == 0 || count > rank {

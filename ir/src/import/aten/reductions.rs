@@ -83,10 +83,19 @@ pub fn nansum(c: &mut Call<'_, '_>) -> Built {
     reduced(c, clean, ReduceKind::Sum, dims, keepdim)
 }
 
+/// Refuses complex numbers, which have no order, also where there are none to compare.
+fn ordered(c: &Call<'_, '_>, x: Value) -> Built<()> {
+    match c.ty(x).dtype {
+        dtype if dtype.is_complex() => Err(Fault::Bad(format!("{dtype} has no order"))),
+        _ => Ok(()),
+    }
+}
+
 /// Extremes along a dim and where they stand.
 pub fn with_position(c: &mut Call<'_, '_>, extreme: ReduceKind, position: ReduceKind) -> Built {
     let x = c.tensor("self")?;
     let dtype = c.ty(x).dtype;
+    ordered(c, x)?;
     let (dims, keepdim) = (dims(c, "dim", c.ty(x).rank())?, c.flag("keepdim")?);
     let values = reduce(c, x, extreme, dims.clone(), keepdim, dtype)?;
     let indices = reduce(c, x, position, dims, keepdim, DType::I64)?;
@@ -106,6 +115,10 @@ pub fn aminmax(c: &mut Call<'_, '_>) -> Built {
 pub fn position(c: &mut Call<'_, '_>, kind: ReduceKind) -> Built {
     let x = c.tensor("self")?;
     let ty = c.ty(x).clone();
+    ordered(c, x)?;
+    if ty.dtype == DType::Bool {
+        return Err(Fault::Bad("the position of an extreme is not defined for bool: cast first".into()));
+    }
     let keepdim = c.flag("keepdim")?;
     if c.given("dim")? {
         let dims = dims(c, "dim", ty.rank())?;

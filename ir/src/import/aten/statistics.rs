@@ -33,15 +33,15 @@ pub fn logsumexp(c: &mut Call<'_, '_>) -> Built {
     let x = if c.ty(x).dtype.category() < Category::Float { c.cast(x, DType::F32)? } else { x };
     let ty = c.ty(x).clone();
     let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
-    if ty.dtype.is_complex() {
-        return Err(Fault::Unsupported("of complex numbers".into()));
-    }
     if ty.numel().is(0) {
         let exp = c.op(Pointwise::Exp, [x.into()])?;
         let sum = reduce(c, exp, ReduceKind::Sum, dims, keepdim, ty.dtype)?;
         return Ok(Out::Value(c.op(Pointwise::Log, [sum.into()])?));
     }
-    let max = reduce(c, x, ReduceKind::Amax, dims.clone(), true, ty.dtype)?;
+    // Complex numbers are shifted by the largest real part.
+    let real = if ty.dtype.is_complex() { c.cast(x, real_dtype(ty.dtype))? } else { x };
+    let real_ty = c.ty(real).dtype;
+    let max = reduce(c, real, ReduceKind::Amax, dims.clone(), true, real_ty)?;
     let size = c.op(Pointwise::Abs, [max.into()])?;
     let infinite = c.op(Pointwise::Eq, [size.into(), float(f64::INFINITY)])?;
     let max = c.op(Pointwise::Where, [infinite.into(), float(0.0), max.into()])?;
@@ -53,19 +53,72 @@ pub fn logsumexp(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(dropped(c, result, &dims, keepdim)?))
 }
 
+/// The dtype of a complex dtype's parts; others stay.
+pub fn real_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::C32 => DType::F16,
+        DType::C64 => DType::F32,
+        DType::C128 => DType::F64,
+        other => other,
+    }
+}
+
+/// `|x|²` as a real number; `x` may be complex.
+pub fn squared_size(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
+    let dtype = c.ty(x).dtype;
+    if !dtype.is_complex() {
+        return c.op(Pointwise::Mul, [x.into(), x.into()]);
+    }
+    let conjugate = c.op(Pointwise::Conj, [x.into()])?;
+    let square = c.op(Pointwise::Mul, [x.into(), conjugate.into()])?;
+    c.cast(square, real_dtype(dtype))
+}
+
+/// `|x|`; real also where `x` is complex.
+pub fn size(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
+    if !c.ty(x).dtype.is_complex() {
+        return c.op(Pointwise::Abs, [x.into()]);
+    }
+    let square = squared_size(c, x)?;
+    c.op(Pointwise::Sqrt, [square.into()])
+}
+
+/// The order of a norm; `aten.norm` calls it `p`, and takes 2 where it is none.
+fn order(c: &Call<'_, '_>) -> Built<f64> {
+    if c.row.has("ord") { c.float("ord") } else { Ok(c.number("p")?.map_or(2.0, Scalar::as_f64)) }
+}
+
+/// The mean of what is not NaN.
+pub fn nanmean(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let ty = c.ty(x).clone();
+    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    let dtype = c.dtype("dtype")?.unwrap_or(ty.dtype);
+    if !dtype.is_float() {
+        return Err(Fault::Bad(format!("it needs floats, not {dtype}: cast first")));
+    }
+    let is_nan = c.op(Pointwise::IsNan, [x.into()])?;
+    let clean = c.op(Pointwise::Where, [is_nan.into(), float(0.0), x.into()])?;
+    let counted = c.op(Pointwise::LogicalNot, [is_nan.into()])?;
+    let sum = reduce(c, clean, ReduceKind::Sum, dims.clone(), keepdim, dtype)?;
+    let count = reduce(c, counted, ReduceKind::Sum, dims, keepdim, DType::I64)?;
+    Ok(Out::Value(c.op(Pointwise::Div, [sum.into(), count.into()])?))
+}
+
 /// `(Σ |x|^ord)^(1/ord)` and its limits; halves accumulate in f32.
 pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let given = c.dtype("dtype")?;
+    let given = if c.row.has("dtype") { c.dtype("dtype")? } else { None };
     let x = given.map_or(Ok(x), |dtype| c.cast(x, dtype))?;
     let ty = c.ty(x).clone();
-    if !ty.dtype.is_float() {
-        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    if ty.dtype.category() < Category::Float {
+        return Err(Fault::Bad(format!("it needs floats or complex numbers, not {}: cast first", ty.dtype)));
     }
-    let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?, c.float("ord")?);
-    let wide = ty.dtype.opmath();
-    let x = c.cast(x, wide)?;
-    let size = c.op(Pointwise::Abs, [x.into()])?;
+    let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
+    let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, keepdim, order(c)?);
+    let x = c.cast(x, ty.dtype.opmath())?;
+    let size = size(c, x)?;
+    let wide = c.ty(size).dtype;
     let norm = if ord == f64::INFINITY {
         reduce(c, size, ReduceKind::Amax, dims, keepdim, wide)?
     } else if ord == f64::NEG_INFINITY {
@@ -76,7 +129,7 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
     } else if ord == 1.0 {
         reduce(c, size, ReduceKind::Sum, dims, keepdim, wide)?
     } else if ord == 2.0 {
-        let square = c.op(Pointwise::Mul, [x.into(), x.into()])?;
+        let square = squared_size(c, x)?;
         let sum = reduce(c, square, ReduceKind::Sum, dims, keepdim, wide)?;
         c.op(Pointwise::Sqrt, [sum.into()])?
     } else {
@@ -84,7 +137,7 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
         let sum = reduce(c, power, ReduceKind::Sum, dims, keepdim, wide)?;
         c.op(Pointwise::Pow, [sum.into(), float(1.0 / ord)])?
     };
-    Ok(Out::Value(c.cast(norm, ty.dtype)?))
+    Ok(Out::Value(c.cast(norm, real_dtype(ty.dtype))?))
 }
 
 /// What `var`, `std` and `var_mean` return.
@@ -100,18 +153,21 @@ pub enum Moment {
 pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
     let x = c.tensor("self")?;
     let ty = c.ty(x).clone();
-    if !ty.dtype.is_float() {
-        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    if ty.dtype.category() < Category::Float {
+        return Err(Fault::Bad(format!("it needs floats or complex numbers, not {}: cast first", ty.dtype)));
     }
-    let (dims, keepdim) = (dims(c, "dim", ty.rank())?, c.flag("keepdim")?);
+    let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
+    let dims = dims(c, "dim", ty.rank())?;
     let correction = match c.row.has("unbiased") {
         true => f64::from(u8::from(c.flag("unbiased")?)),
         false => c.number("correction")?.map_or(1.0, Scalar::as_f64),
     };
-    let x = c.cast(x, DType::F64)?;
-    let mean = reduce(c, x, ReduceKind::Mean, dims.clone(), true, DType::F64)?;
+    let wide = if ty.dtype.is_complex() { DType::C128 } else { DType::F64 };
+    let x = c.cast(x, wide)?;
+    let mean = reduce(c, x, ReduceKind::Mean, dims.clone(), true, wide)?;
     let centered = c.op(Pointwise::Sub, [x.into(), mean.into()])?;
-    let square = c.op(Pointwise::Mul, [centered.into(), centered.into()])?;
+    // The variance of complex numbers is that of their real parts plus that of their imaginary ones.
+    let square = squared_size(c, centered)?;
     let sum = reduce(c, square, ReduceKind::Sum, dims.clone(), true, DType::F64)?;
     let count = dims.iter().fold(Dim::from(1), |n, &dim| n * ty.shape[dim].clone());
     let freedom = match count.as_const() {
@@ -125,13 +181,13 @@ pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
     let variance = c.op(Pointwise::Div, [sum.into(), freedom])?;
     let mut values = Vec::new();
     for moment in moments {
-        let value = match moment {
-            Moment::Mean => mean,
-            Moment::Var => variance,
-            Moment::Std => c.op(Pointwise::Sqrt, [variance.into()])?,
+        let (value, dtype) = match moment {
+            Moment::Mean => (mean, ty.dtype),
+            Moment::Var => (variance, real_dtype(ty.dtype)),
+            Moment::Std => (c.op(Pointwise::Sqrt, [variance.into()])?, real_dtype(ty.dtype)),
         };
         let value = dropped(c, value, &dims, keepdim)?;
-        values.push(c.cast(value, ty.dtype)?);
+        values.push(c.cast(value, dtype)?);
     }
     match values[..] {
         [value] => Ok(Out::Value(value)),

@@ -4,7 +4,7 @@
 
 use super::{
     Build, activations, attention, creation, higher_order, indexing, losses, matmul, norms, pointwise, reductions, sizes,
-    statistics, updates, views,
+    special, statistics, updates, views,
 };
 use crate::{
     Dim,
@@ -87,7 +87,7 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.type_as.default(self, other)", views::type_as),
     // Elementwise.
     ("aten.neg[_].default(self)", |c| pointwise::unary(c, P::Neg)),
-    ("aten.abs[_].default(self)", |c| pointwise::unary(c, P::Abs)),
+    ("aten.abs[_].default(self)", special::abs),
     ("aten.sign[_].default(self)", |c| pointwise::unary(c, P::Sign)),
     ("aten.exp[_].default(self)", |c| pointwise::unary(c, P::Exp)),
     ("aten.expm1[_].default(self)", |c| pointwise::unary(c, P::Expm1)),

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Dim, Shape, Value,
-    ops::{Axes, Expand, Permute, Reshape},
+    ops::{Axes, Bitcast, Expand, Permute, Reshape},
     types,
 };
 
@@ -58,7 +58,7 @@ pub fn view_dtype(c: &mut Call<'_, '_>) -> Built {
     let x = c.alias("self")?;
     let (from, to) = (c.alias_ty(x)?.dtype, c.dtype("dtype")?);
     match to {
-        Some(to) if to != from => Err(Fault::Unsupported(format!("it reinterprets the bytes of {from} as {to}"))),
+        Some(dtype) if dtype != from => Ok(Out::Alias(c.view(x, Bitcast { dtype })?)),
         _ => Ok(Out::Alias(x)),
     }
 }
@@ -223,6 +223,11 @@ fn declared_lengths(c: &mut Call<'_, '_>, dim: usize, whole: &Dim) -> Built<Vec<
     Ok(lengths)
 }
 
+/// Refuses a list of more tensors than any graph has: every one becomes a node.
+fn bounded(count: i64) -> Built<()> {
+    if count > 1 << 16 { Err(Fault::Unsupported(format!("into {count} tensors"))) } else { Ok(()) }
+}
+
 /// Lengths of the parts of `whole` that have `size` elements, the last fewer.
 fn even(whole: i64, size: i64) -> Built<Vec<Dim>> {
     if size < 1 {
@@ -235,6 +240,7 @@ fn even(whole: i64, size: i64) -> Built<Vec<Dim>> {
     if whole == 0 {
         return Ok(vec![Dim::from(0)]);
     }
+    bounded(whole / size)?;
     Ok((0..whole).step_by(size as usize).map(|start| Dim::from(size.min(whole - start))).collect())
 }
 
@@ -257,7 +263,11 @@ pub fn chunk(c: &mut Call<'_, '_>) -> Built {
             return Err(Fault::Bad(format!("{chunks} chunks")));
         }
         // An empty dim still gives that many chunks, all empty.
-        if whole == 0 { Ok(vec![Dim::from(0); chunks.min(1 << 16) as usize]) } else { even(whole, (whole + chunks - 1) / chunks) }
+        if whole == 0 {
+            Ok(vec![Dim::from(0); chunks.min(1 << 16) as usize])
+        } else {
+            even(whole, whole / chunks + i64::from(whole % chunks > 0))
+        }
     })
 }
 
@@ -276,6 +286,69 @@ pub fn tensor_split(c: &mut Call<'_, '_>) -> Built {
     })
 }
 
+/// Parts between the given positions.
+pub fn tensor_split_at(c: &mut Call<'_, '_>) -> Built {
+    let at = c.optional_ints("indices")?.unwrap_or_default();
+    split_by(c, |_, whole| {
+        let ends = at.iter().map(|&end| if end < 0 { end + whole } else { end }.clamp(0, whole)).chain([whole]);
+        let mut start = 0;
+        Ok(ends
+            .map(|end| {
+                let length = (end - start).max(0);
+                start = end;
+                Dim::from(length)
+            })
+            .collect())
+    })
+}
+
+/// Dims moved to other positions, the others in their order.
+pub fn movedim(c: &mut Call<'_, '_>) -> Built {
+    let (x, shape) = source(c)?;
+    let rank = shape.len() as i64;
+    let own = |list: Option<Vec<i64>>| -> Built<Vec<usize>> {
+        let wrap = |dim: i64| if dim < 0 { dim + rank } else { dim };
+        let valid = |dim: i64| usize::try_from(wrap(dim)).ok().filter(|&dim| dim < rank as usize);
+        let list = list.unwrap_or_default().into_iter();
+        list.map(|dim| valid(dim).ok_or_else(|| Fault::Bad(format!("dim {dim} is out of range")))).collect()
+    };
+    let (from, to) = (own(c.optional_ints("source")?)?, own(c.optional_ints("destination")?)?);
+    if from.len() != to.len() {
+        return Err(Fault::Bad("it moves dims to another number of places".into()));
+    }
+    let mut rest = (0..shape.len()).filter(|dim| !from.contains(dim));
+    let place = |i: usize| to.iter().position(|&at| at == i).map(|pair| from[pair]).or_else(|| rest.next());
+    let dims: Option<Axes> = (0..shape.len()).map(place).collect();
+    let dims = dims.ok_or_else(|| Fault::Bad("a dim is moved twice".into()))?;
+    Ok(Out::Alias(c.view(x, Permute { dims })?))
+}
+
+/// All dims in reverse, or (`matrix`) the last two swapped.
+pub fn transposed(c: &mut Call<'_, '_>, matrix: bool) -> Built {
+    let (x, shape) = source(c)?;
+    let mut dims: Axes = (0..shape.len()).collect();
+    let from = if matrix { shape.len().saturating_sub(2) } else { 0 };
+    dims[from..].reverse();
+    Ok(Out::Alias(c.view(x, Permute { dims })?))
+}
+
+/// In one dim.
+pub fn ravel(c: &mut Call<'_, '_>) -> Built {
+    let (x, extents) = source(c)?;
+    reshaped(c, x, Shape::from_iter([types::numel(&extents)]))
+}
+
+/// As `native_dropout`: the input, and a mask that keeps all.
+pub fn native_dropout(c: &mut Call<'_, '_>) -> Built {
+    if c.flag("train")? && c.float("p")? != 0.0 {
+        return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
+    }
+    let x = c.tensor("input")?;
+    let shape = c.ty(x).shape.clone();
+    let mask = c.op(crate::ops::Full { shape, value: crate::Scalar::Bool(true), dtype: crate::DType::Bool }, [])?;
+    Ok(Out::Values([x, mask].into_iter().collect()))
+}
+
 pub fn split_with_sizes(c: &mut Call<'_, '_>) -> Built {
     let (x, shape) = source(c)?;
     let dim = c.axis("dim", shape.len())?;
@@ -289,6 +362,7 @@ pub fn unbind(c: &mut Call<'_, '_>) -> Built {
     let Some(count) = shape.get(dim).and_then(Dim::as_const) else {
         return Err(Fault::Unsupported("it takes a dynamic extent apart".into()));
     };
+    bounded(count)?;
     Ok(Out::Aliases((0..count).map(|i| slices::one(c, x, dim, Dim::from(i))).collect::<Built<_>>()?))
 }
 

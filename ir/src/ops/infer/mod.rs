@@ -1,5 +1,6 @@
 //! Type inference, by families of ops.
 
+mod convolution;
 mod fused;
 mod indexing;
 mod matmul;

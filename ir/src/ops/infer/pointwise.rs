@@ -69,6 +69,9 @@ pub(in crate::ops) fn pointwise(op: Pointwise, operands: &[OperandType<'_>]) -> 
     if matches!(op, Pointwise::Neg | Pointwise::Sub) && operands.iter().any(is_bool) {
         return Err(InferError::new("is not defined for bool: cast first, or use logical_not or bitwise_xor"));
     }
+    if dtype == DType::Bool && matches!(op, Pointwise::ShiftLeft | Pointwise::ShiftRight) {
+        return Err(InferError::new("is not defined for bool: cast first"));
+    }
     let result = match op.rule() {
         TypeRule::Compare | TypeRule::Logical => DType::Bool,
         TypeRule::Bits if dtype.category() > Category::Int => {

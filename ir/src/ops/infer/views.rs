@@ -3,7 +3,7 @@
 use super::{check_axis, same};
 use crate::{
     Dim, TensorType,
-    ops::{Args, Cost, Expand, Full, InferError, Iota, OpDef, OperandType, Permute, Reshape, Slice, Types, one},
+    ops::{Args, Bitcast, Cost, Expand, Full, InferError, Iota, OpDef, OperandType, Permute, Reshape, Slice, Types, one},
     types::numel,
 };
 
@@ -72,6 +72,24 @@ impl OpDef for Slice {
 
     fn cost(&self, _: &[OperandType<'_>], _: &[TensorType]) -> Cost {
         Cost::free()
+    }
+}
+
+impl OpDef for Bitcast {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let x = Args(operands).tensor(0, "x")?;
+        let (from, to) = (x.dtype.size() as i64, self.dtype.size() as i64);
+        let mut shape = x.shape.clone();
+        if from != to {
+            let refuse = || InferError(format!("the last dim of {x} does not divide into elements of {}", self.dtype));
+            let last = shape.last_mut().ok_or_else(refuse)?;
+            *last = (last.clone() * Dim::from(from)).exact_div(&Dim::from(to)).ok_or_else(refuse)?;
+        }
+        Ok(one(self.dtype, shape))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(operands, outputs, 0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::either;
 use crate::egraph::{
-    range::of_scalar,
+    range::{Range, of_scalar},
     rule::{Numerics, Rule, RuleError, Site, Verdict, rule},
 };
 
@@ -55,7 +55,10 @@ fn mask_of_no_expert(site: &Site<'_>) -> Verdict {
     let by_row = mask.is_some_and(|mask| mask.len() == 2 && Some(&mask[0]) == rows.as_ref() && mask[1].is(1));
     match (bound, experts) {
         (Some(bound), Some(experts)) if bound != experts => {
-            Verdict::Refused(format!("the mask starts at id {bound}, but there are {experts} experts"))
+            let known = site.fact(site.id("?ids")).map_or(Range::ANY, |fact| fact.range);
+            let known = if known.hi == i64::MAX { "no bound known".to_string() } else { format!("known is {known}") };
+            let why = format!("the mask starts at id {bound}, but there are {experts} experts, and ids may exceed {}", bound - 1);
+            Verdict::Refused(format!("{why}: {known}"))
         }
         (Some(_), Some(_)) => Verdict::when(by_row, || "the mask is not one for each row".into()),
         _ => Verdict::Refused("the mask or the number of experts is not constant".into()),

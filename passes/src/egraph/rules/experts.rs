@@ -2,7 +2,7 @@
 
 use super::either;
 use crate::egraph::{
-    language::Head,
+    language::{ENode, Head},
     range::of_scalar,
     rule::{Numerics, Refusal, Rule, RuleError, Site, Verdict, rule},
 };
@@ -31,6 +31,7 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             "a grouped product of rows sorted by expert is each row times its expert's matrix, sorted",
         )
         .from_all(grouped)
+        .nearly("(grouped_mm ?rows ?w (cumsum ?c int:0 ?ct))", "rows-sorted-by-expert", unsorted)
         .fuses()
         .when("rows-and-ids", |s| {
             let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
@@ -41,7 +42,9 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         .when("experts-few", |s| {
             let experts = s.extent("?w", 0).and_then(|e| e.as_const());
             Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
-                format!("the number of experts is not known to be at most {MOST_EXPERTS}, where histc still counts exactly")
+                let found =
+                    experts.map_or("how many experts there are is not known".into(), |e| format!("there are {e} experts"));
+                format!("{found}, but histc in f32 counts exactly only up to {MOST_EXPERTS}")
             })
         })
         .when("ids-not-negative", ids_not_negative)
@@ -77,6 +80,33 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 s.call(ExpertMatmul {}, &[x, w, b, ids])
             })?,
     ])
+}
+
+/// Why the rows of a grouped product are not sorted by the ids whose counts delimit the groups; `None` if they are.
+fn unsorted(site: &Site<'_>) -> Option<String> {
+    let nodes = |id: Id| site.egraph[id].nodes.iter();
+    let operand = |node: &ENode, code: OpCode, at: usize| match node.call() {
+        Some((found, operands, _)) if found == code => operands.get(at).map(|&id| site.egraph.find(id)),
+        _ => None,
+    };
+    let under = |id: Id, code: OpCode| nodes(id).filter_map(move |node| operand(node, code, 0));
+    let and_cast = |id: Id| std::iter::once(id).chain(under(id, OpCode::Cast));
+    let counted: Vec<Id> = and_cast(site.id("?c")).flat_map(|c| under(c, OpCode::Histc)).flat_map(and_cast).collect();
+    let orders: Vec<Id> = nodes(site.id("?rows")).filter_map(|node| operand(node, OpCode::Index, 1)).collect();
+    let permutations = orders.iter().filter(|&&id| site.fact(id).is_some_and(|fact| fact.permutation));
+    let sorted: Vec<Id> = permutations
+        .flat_map(|&id| {
+            nodes(id).filter(|node| node.head == Head::Output(1)).flat_map(|node| under(node.children[0], OpCode::Sort))
+        })
+        .collect();
+    match (orders.is_empty(), sorted.is_empty()) {
+        (true, _) => Some("the rows are not picked by an index, so nothing tells which belong to which expert".into()),
+        (_, true) => {
+            Some("the rows are picked by an index that is not known to be a permutation that sorts them by expert".into())
+        }
+        _ if sorted.iter().any(|ids| counted.contains(ids)) => None,
+        _ => Some("the rows are sorted by other ids than those that are counted".into()),
+    }
 }
 
 /// The slice that `?start ?end ?step` describe, along `dim`.

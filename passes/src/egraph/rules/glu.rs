@@ -20,7 +20,17 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         rule("silu-from-parts", SameAccumulator, "x · sigmoid(x) is silu")
             .from_all(either("mul", "?x", "(sigmoid ?x)"))
             .when("same-type", |s| same_type(s, s.id("?x"), s.class))
+            .when("no-rounding-between", |s| {
+                let dtype = s.dtype("?x").filter(|dtype| dtype.opmath() != *dtype);
+                Verdict::when(dtype.is_none(), || {
+                    format!(
+                        "sigmoid(x) is rounded to {} before the product, which silu would not do",
+                        s.dtype("?x").map_or("16 bits", DType::name)
+                    )
+                })
+            })
             .becomes("(silu ?x)")?,
+        gated_by_parts()?,
     ];
     for act in ACTIVATIONS {
         rules.push(gated(act)?);
@@ -59,6 +69,28 @@ fn gated(act: Pointwise) -> Result<Rule, RuleError> {
             let dtype = dtype(s)?;
             let mut program = Program::new([dtype; 2]);
             let gate = program.push(InstrOp::Pointwise(act), [Ref::Param(0)], dtype);
+            let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [gate, Ref::Param(1)], dtype);
+            emit(s, stored(program, product, dtype))
+        })
+}
+
+/// `g · sigmoid(g) · u` in 16 bits, with the rounding of the sigmoid kept.
+fn gated_by_parts() -> Result<Rule, RuleError> {
+    let gates = either("mul", "?g", "(sigmoid ?g)");
+    rule("silu-parts-gated", SameAccumulator, "gate · sigmoid(gate) · up in 16 bits is one gated unit that rounds alike")
+        .from_all(gates.iter().flat_map(|gate| either("mul", gate, "?u")))
+        .when("gate-and-up", gate_and_up)
+        .when("narrow", |s| {
+            let narrow = s.dtype("?g").is_some_and(|dtype| dtype.opmath() != dtype);
+            Verdict::when(narrow, || "nothing is rounded between: the gate is a plain silu".into())
+        })
+        .builds(|s| {
+            let dtype = dtype(s)?;
+            let mut program = Program::new([dtype; 2]);
+            let sigmoid = program.push(InstrOp::Pointwise(Pointwise::Sigmoid), [Ref::Param(0)], dtype);
+            let sigmoid = program.push(InstrOp::Cast, [sigmoid], dtype);
+            let gate = program.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), sigmoid], dtype);
+            let gate = program.push(InstrOp::Cast, [gate], dtype);
             let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [gate, Ref::Param(1)], dtype);
             emit(s, stored(program, product, dtype))
         })

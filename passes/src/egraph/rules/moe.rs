@@ -48,7 +48,9 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 let by = s.scalar("?k").map(|k| k.as_i64());
                 let (tokens, rows) = (s.extent("?weights", 0), s.extent("?x", 0));
                 if k.is_none() || k != by {
-                    return Verdict::Refused(format!("rows are picked by position / {by:?}, but each token has {k:?} weights"));
+                    let show = |number: Option<i64>| number.map_or("an unknown number".into(), |n: i64| n.to_string());
+                    let (by, k) = (show(by), show(k));
+                    return Verdict::Refused(format!("rows are picked by position / {by}, but each token has {k} weights"));
                 }
                 let all = s.attr::<Dim>("?n") == s.extent("?ids", 0);
                 Verdict::when(all && tokens == rows, || "there are not k rows for each token".into())

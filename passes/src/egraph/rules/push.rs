@@ -2,11 +2,11 @@
 
 use super::permutes_rows;
 use crate::egraph::{
-    facts::op_of,
+    facts::{EGraph, op_of},
     language::{ENode, Head},
     rule::{Numerics::Exact, Refusal, Rule, RuleError, Site, Verdict, rule},
 };
-use egg::Id;
+use egg::{Id, Subst};
 use eglu_ir::{
     Op, OpCode,
     ops::{Axes, Cat, Expand, Index, Permute, Reduce, Reshape, RmsNorm, Slice, Softmax},
@@ -67,6 +67,25 @@ fn push(site: &mut Site<'_>, code: OpCode) -> Result<Id, Refusal> {
         }
     }
     Err(refused)
+}
+
+/// Why a permutation of rows of an operand stays before the ops of this class, and by which condition; `None` where none does.
+pub fn stuck(egraph: &mut EGraph, class: Id) -> Option<Refusal> {
+    let permuted = |id: Id| {
+        egraph[id].nodes.iter().find_map(|node| match node.call() {
+            Some((OpCode::Index, &[_, by], _)) if egraph[by].data.outputs.first().is_some_and(|fact| fact.permutation) => {
+                Some(by)
+            }
+            _ => None,
+        })
+    };
+    let by_node = egraph[class].nodes.iter().filter_map(|node| {
+        let (_, operands, _) = node.call()?;
+        Some((node.clone(), operands.iter().find_map(|&operand| permuted(operand))?))
+    });
+    let nodes: Vec<(ENode, Id)> = by_node.collect();
+    let site = Site { egraph, class, subst: &Subst::default() };
+    nodes.into_iter().find_map(|(node, p)| unpermuted(&site, &node, site.egraph.find(p)).err())
 }
 
 /// The op and its operands before the permutation.

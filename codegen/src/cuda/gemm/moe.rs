@@ -1,0 +1,144 @@
+//! Whole mixture-of-experts blocks.
+
+use super::{
+    super::{
+        ctype,
+        emitter::{Emitter, elements, flat, optional, tensor},
+        error::{Emit, Unsupported},
+        kernel::{Code, Kernel, divisible},
+    },
+    dispatch,
+    epilogue::with_biases,
+    expert_product::{Engine, ExpertProduct, Rows, Target},
+    experts::experts_of,
+    main_loop::{MainLoop, RowCount},
+    wgmma::{Strides, Wgmma},
+};
+use crate::{Step, TensorRef};
+use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
+
+/// A whole block: dispatch, gate and up with the gating, down, weighted sum.
+pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emit<()> {
+    let (x, gate, up, down) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 3)?, tensor(step, 5)?);
+    let (ids, weights) = (tensor(step, 7)?, tensor(step, 8)?);
+    let experts = experts_of(gate)?;
+    let Some(choices) = ids.layout.shape[1].as_const() else {
+        return Err(Unsupported::new("the number of experts a token takes must be known"));
+    };
+    let rows = elements(ids);
+    let inner = gate.layout.shape[1].clone();
+    let outer = &down.layout.shape[1];
+    let cases: Vec<(Engine, Engine, Dim)> = RowCount::cases(x.dtype, &rows, experts)
+        .into_iter()
+        .map(|case| {
+            let (up, down) = engines(emitter, x, [gate, up], down, case.rows);
+            (up, down, case.when)
+        })
+        .collect();
+    let heights: Vec<dispatch::Height> = cases.iter().map(|(up, _, when)| (up.rows(), when.clone())).collect();
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
+
+    let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
+    let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
+    let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
+    let biases = [optional(step, 2), optional(step, 4)];
+    let mut gating = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
+    let [(active, stored)] = gating.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
+    // The down projection reads rows of x's dtype, whatever the gating stores.
+    let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
+    gating.results = [(active, x.dtype)].into_iter().collect();
+    let bias = optional(step, 6);
+    let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
+    for (up_engine, down_engine, when) in cases {
+        let gated = ExpertProduct {
+            name: "moe_up",
+            dtype: x.dtype,
+            depth: x.layout.shape[1].clone(),
+            count: rows.clone(),
+            rows: Rows::Gathered(x, choices),
+            weights: vec![gate.clone(), up.clone()],
+            biases: biases.into_iter().flatten().collect(),
+            program: &gating,
+            target: Target::Scratch(activations),
+            unordered: false,
+            dispatched: &dispatched,
+            engine: up_engine,
+            when: when.clone(),
+            zero_dropped: false,
+        };
+        gated.emit(emitter)?;
+        let projected = ExpertProduct {
+            name: "moe_down",
+            dtype: x.dtype,
+            depth: inner.clone(),
+            count: rows.clone(),
+            rows: Rows::Scratch(activations),
+            weights: vec![down.clone()],
+            biases: bias.into_iter().collect(),
+            program: &project,
+            target: Target::Scratch(outputs),
+            unordered: true,
+            dispatched: &dispatched,
+            engine: down_engine,
+            when,
+            zero_dropped: false,
+        };
+        projected.emit(emitter)?;
+    }
+    combine(emitter, step, op, ids, weights, outputs, experts)
+}
+
+/// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
+fn engines(emitter: &Emitter, x: &TensorRef, lanes: [&TensorRef; 2], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
+    let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
+    let up_strides = [Strides::of_rows(x), Strides::of_lane(lanes[0]), Strides::of_lane(lanes[1])];
+    let down_strides = [Strides { row: inner, k: &Dim::from(1), bases: vec![] }, Strides::of_lane(down)];
+    let choose = |lanes, columns: &Dim, strides: &[Strides<'_>]| {
+        Wgmma::choose(emitter.target, x.dtype, lanes, [rows, columns.as_const()], strides)
+    };
+    match (choose(2, inner, &up_strides), choose(1, outer, &down_strides)) {
+        (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
+        (Err(why), _) | (_, Err(why)) => {
+            let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
+            let (up, down) = block(2, inner).over_same_rows(block(1, outer));
+            (Engine::Blocks(up, why), Engine::Blocks(down, why))
+        }
+    }
+}
+
+/// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.
+fn combine(
+    emitter: &mut Emitter,
+    step: &Step,
+    op: &Moe,
+    ids: &TensorRef,
+    weights: &TensorRef,
+    rows: usize,
+    experts: i64,
+) -> Emit<()> {
+    let (x, out) = (tensor(step, 0)?, &step.outputs[0]);
+    let columns = out.layout.shape[1].clone();
+    let width: i64 = if divisible(&columns, 8) && x.dtype.size() == 2 { 8 } else { 1 };
+    let mut kernel = Kernel::new(format!("moe_combine_{}", op.dtype));
+    let (stored, target) = (ctype::storage(x.dtype)?, ctype::storage(op.dtype)?);
+    let ty = if x.dtype == DType::F64 { "double" } else { "float" };
+    let from = kernel.scratch(&format!("const {stored}"), rows);
+    let (id, scale, to) = (kernel.read(ids)?, kernel.read(weights)?, kernel.write(out)?);
+    let total = elements(out);
+    let (n, all) = (kernel.dim(&columns), kernel.dim(&total));
+    let choices = kernel.dim(&ids.layout.shape[1]);
+    let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
+    let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
+    let body = format!(
+        "const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
+         {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
+         if (expert < 0 || expert >= {experts}) continue;\nconst {ty} weight = ({ty})up({scale}[{scale_at}]);\n\
+         const Pack<{stored}, {width}> row = *(const Pack<{stored}, {width}>*)({from} + (t * {choices} + j) * {n} + h);\n\
+         #pragma unroll\nfor (int e = 0; e < {width}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
+         Pack<{target}, {width}> result;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
+         *(Pack<{target}, {width}>*)({to} + at) = result;\n"
+    );
+    let code = Code { body, threads: [256, 1], ..Code::default() };
+    emitter.launch(kernel, code, flat(total.ceil_div(256 * width)));
+    Ok(())
+}

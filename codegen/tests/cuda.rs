@@ -1,0 +1,139 @@
+//! CUDA emission: every op has a kernel, for every architecture; text and launches agree; equal work shares a module.
+
+mod samples;
+
+use eglu_codegen::{
+    cuda::{CudaPlan, KernelArg, Launch, Target, emit},
+    lower,
+};
+use eglu_ir::{Bindings, DType, Dim, Graph, OpCode, OutputKind, TensorType, import::import, ops::*};
+use samples::{Sample, sample};
+use std::{collections::HashSet, path::Path};
+
+const TARGETS: [Target; 4] = [Target { arch: 80 }, Target { arch: 86 }, Target { arch: 89 }, Target { arch: 90 }];
+
+fn emitted(graph: &Graph, target: Target) -> CudaPlan {
+    emit(&lower(graph).unwrap(), target).unwrap()
+}
+
+/// The parameters that a launch's kernel declares.
+fn parameters<'a>(plan: &'a CudaPlan, launch: &Launch) -> Vec<&'a str> {
+    let source = &plan.modules[launch.module].source;
+    let head = source.split(&format!(" {}(", launch.entry)).nth(1).unwrap();
+    let list = head.split(") {").next().unwrap();
+    list.split(", ").filter(|p| !p.is_empty()).collect()
+}
+
+fn check(plan: &CudaPlan, target: Target) {
+    let sources: HashSet<&str> = plan.modules.iter().map(|m| m.source.as_str()).collect();
+    let names: HashSet<&str> = plan.modules.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!((sources.len(), names.len()), (plan.modules.len(), plan.modules.len()), "modules repeat");
+    let most = if target.arch >= 90 {
+        227 << 10
+    } else if target.arch == 80 {
+        163 << 10
+    } else {
+        99 << 10
+    };
+    for launch in &plan.launches {
+        let parameters = parameters(plan, launch);
+        assert_eq!(parameters.len(), launch.args.len(), "{}: {parameters:?}", launch.entry);
+        for (parameter, arg) in parameters.iter().zip(&launch.args) {
+            let pointer = matches!(arg, KernelArg::Pointer { .. });
+            assert_eq!(parameter.contains('*'), pointer, "{}: {parameter} against {arg:?}", launch.entry);
+        }
+        assert!(launch.shared_bytes <= most, "{} wants {} bytes of shared memory", launch.entry, launch.shared_bytes);
+        assert!(launch.block.iter().product::<u32>() <= 1024, "{}", launch.entry);
+    }
+}
+
+#[test]
+fn every_op_has_kernels() {
+    for code in OpCode::all() {
+        let Sample::Graph(graph) = sample(code) else { continue };
+        for target in TARGETS {
+            let plan = emitted(&graph, target);
+            assert!(!plan.launches.is_empty(), "{}", code.name());
+            assert!(plan.launches.iter().all(|launch| launch.step < plan.plan.steps.len()), "{}", code.name());
+            check(&plan, target);
+        }
+    }
+}
+
+#[test]
+fn every_fixture_has_kernels_and_equal_text_each_time() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "pt2") {
+            continue;
+        }
+        let graph = import(&path).unwrap().graph;
+        let (first, second) = (emitted(&graph, TARGETS[3]), emitted(&graph, TARGETS[3]));
+        assert_eq!((&first.modules, &first.launches), (&second.modules, &second.launches), "{}", path.display());
+        check(&first, TARGETS[3]);
+        seen += 1;
+    }
+    assert!(seen > 10);
+}
+
+#[test]
+fn equal_layers_share_modules() {
+    let mut graph = Graph::new("layers");
+    let mut x = graph.add_input("x", TensorType::fixed(DType::Bf16, &[64, 256]));
+    for layer in 0..3 {
+        let w = graph.add_weight("w", &format!("w{layer}"), TensorType::fixed(DType::Bf16, &[256, 256]));
+        let y = graph.add_call("y", MatMul {}.into(), [x.into(), w.into()]).unwrap();
+        x = graph.add_call("z", Pointwise::Silu.into(), [y.into()]).unwrap().into();
+    }
+    graph.add_output(x, OutputKind::User);
+    let plan = emitted(&graph, TARGETS[3]);
+    assert_eq!((plan.launches.len(), plan.modules.len()), (6, 2));
+}
+
+/// How many of the launches whose entry starts so run at this extent.
+fn running(plan: &CudaPlan, entry: &str, tokens: i64) -> usize {
+    let bindings = Bindings::from([("s0".into(), tokens)]);
+    let blocks = |grid: &[Dim; 3]| grid.iter().map(|dim| dim.eval(&bindings).unwrap()).product::<i64>();
+    let launches = plan.launches.iter().filter(|launch| launch.entry.starts_with(entry));
+    let counts: Vec<i64> = launches.map(|launch| blocks(&launch.grid)).collect();
+    assert!(counts.iter().all(|&count| count >= 0), "{entry} at {tokens}: {counts:?}");
+    counts.into_iter().filter(|&count| count > 0).count()
+}
+
+#[test]
+fn one_tile_runs_at_every_number_of_rows() {
+    let Sample::Graph(moe) = sample(OpCode::Moe) else { panic!("a block has a kernel") };
+    let Sample::Graph(matmul) = sample(OpCode::MatMul) else { panic!("a product has a kernel") };
+    let (moe, matmul) = (emitted(&moe, TARGETS[3]), emitted(&matmul, TARGETS[3]));
+    for tokens in [1, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
+        for entry in ["expert_plan", "moe_up", "moe_down"] {
+            assert_eq!(running(&moe, entry, tokens), 1, "{entry} at {tokens}");
+        }
+        assert_eq!(running(&matmul, "matmul", tokens), 1, "matmul at {tokens}");
+    }
+    assert_eq!(running(&matmul, "matmul", 0), 0);
+}
+
+#[test]
+fn a_kernel_reads_as_the_graph_does() {
+    let mut graph = Graph::new("scale");
+    let x = graph.add_input("x", TensorType::new(DType::F16, [Dim::symbol("s0"), Dim::from(6)]));
+    let y = graph.add_call("y", Pointwise::Mul.into(), [x.into(), eglu_ir::Scalar::Float(0.5).into()]).unwrap();
+    graph.add_output(y.into(), OutputKind::User);
+    let plan = emitted(&graph, TARGETS[0]);
+    let source = &plan.modules[0].source;
+    let kernel = &source[source.find("DEVICE void apply").unwrap()..];
+    assert_eq!(kernel, include_str!("golden/scale.cu"), "if the change is meant, replace tests/golden/scale.cu by:\n{kernel}");
+}
+
+#[test]
+fn errors_name_the_step_and_say_why() {
+    let mut graph = Graph::new("complex");
+    let x = graph.add_input("x", TensorType::fixed(DType::C64, &[4]));
+    let y = graph.add_call("twice", Pointwise::Add.into(), [x.into(), x.into()]).unwrap();
+    graph.add_output(y.into(), OutputKind::User);
+    let error = emit(&lower(&graph).unwrap(), TARGETS[3]).unwrap_err();
+    assert_eq!(error.to_string(), "step `twice` (add) has no CUDA kernel: c64 is not supported on CUDA yet: run on the CPU");
+}

@@ -1,0 +1,173 @@
+//! `guards_code`: the conditions, in Python, under which a dynamic program holds. Those that say that a size is a multiple of a
+//! number are used: such a size becomes that number times a new symbol, which makes its halves equal by their form.
+
+use super::{
+    schema::{GraphJson, SymInt},
+    srepr,
+};
+use crate::{Bindings, Dim, SymbolRange};
+use indexmap::{IndexMap, IndexSet};
+use std::{collections::HashMap, sync::Arc};
+
+/// Largest number tried as a divisor.
+const LARGEST: i64 = 64;
+/// Conditions longer than this are not looked at.
+const LENGTH: usize = 4096;
+
+/// Symbols that are multiples of another: what to write for each. The new symbols take their place in `ranges`.
+pub fn multiples(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc<str>, SymbolRange>) -> HashMap<String, Dim> {
+    let mut replaced = HashMap::new();
+    for guard in guards.iter().filter(|guard| guard.len() <= LENGTH) {
+        let Some((symbol, divisor)) = multiple(guard, graph, ranges) else { continue };
+        let Some(range) = ranges.get(&*symbol).copied() else { continue };
+        let name: Arc<str> = format!("_{symbol}").into();
+        if ranges.contains_key(&name) {
+            continue;
+        }
+        let max = range.max.map(|max| max.div_euclid(divisor));
+        let min = range.min.div_euclid(divisor) + i64::from(range.min.rem_euclid(divisor) > 0);
+        ranges.shift_remove(&*symbol);
+        ranges.insert(name.clone(), SymbolRange { min, max });
+        replaced.insert(symbol.to_string(), Dim::symbol(&name) * Dim::from(divisor));
+    }
+    replaced
+}
+
+/// The symbol and the number of which a condition makes it a multiple: it is an equation that holds exactly at the multiples.
+fn multiple(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, i64)> {
+    let mut parser = Parser { rest: guard, graph };
+    let left = parser.sum(0)?;
+    parser.accept("==").then_some(())?;
+    let right = parser.sum(0)?;
+    parser.rest.trim().is_empty().then_some(())?;
+    let mut symbols = IndexSet::new();
+    left.collect_symbols(&mut symbols);
+    right.collect_symbols(&mut symbols);
+    let symbol = symbols.pop().filter(|symbol| symbols.is_empty() && ranges.contains_key(symbol))?;
+    let holds: Vec<bool> = (1..=4 * LARGEST)
+        .map(|value| {
+            let bindings = Bindings::from([(symbol.clone(), value)]);
+            matches!((left.eval(&bindings), right.eval(&bindings)), (Ok(a), Ok(b)) if a == b)
+        })
+        .collect();
+    let exact = |divisor: &i64| holds.iter().zip(1..).all(|(&holds, value)| holds == (value % divisor == 0));
+    Some((symbol.clone(), (2..=LARGEST).find(exact)?))
+}
+
+/// Reads the arithmetic of sizes; gives up on everything else.
+struct Parser<'a> {
+    rest: &'a str,
+    graph: &'a GraphJson,
+}
+
+impl<'a> Parser<'a> {
+    fn accept(&mut self, token: &str) -> bool {
+        self.rest = self.rest.trim_start();
+        match self.rest.strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn sum(&mut self, depth: usize) -> Option<Dim> {
+        let mut sum = self.product(depth)?;
+        loop {
+            if self.accept("+") {
+                sum = sum + self.product(depth)?;
+            } else if self.accept("-") {
+                sum = sum - self.product(depth)?;
+            } else {
+                return Some(sum);
+            }
+        }
+    }
+
+    fn product(&mut self, depth: usize) -> Option<Dim> {
+        let mut product = self.factor(depth)?;
+        loop {
+            if self.accept("//") {
+                product = product.floor_div(&self.factor(depth)?);
+            } else if self.accept("%") {
+                product = product.rem(&self.factor(depth)?);
+            } else if self.accept("*") {
+                product = product * self.factor(depth)?;
+            } else {
+                return Some(product);
+            }
+        }
+    }
+
+    fn factor(&mut self, depth: usize) -> Option<Dim> {
+        if depth > 32 {
+            return None;
+        }
+        if self.accept("(") {
+            let inner = self.sum(depth + 1)?;
+            return self.accept(")").then_some(inner);
+        }
+        if self.accept("-") {
+            return self.factor(depth + 1).map(|dim| -dim);
+        }
+        if self.accept("L['") {
+            let (name, rest) = self.rest.split_once("']")?;
+            self.rest = rest;
+            self.accept(".size()[").then_some(())?;
+            let axis = self.digits()?.parse::<usize>().ok()?;
+            self.accept("]").then_some(())?;
+            return match self.graph.tensor_values.get(name)?.sizes.get(axis)? {
+                SymInt::AsInt(value) => Some(Dim::from(*value)),
+                SymInt::AsExpr(expr) => srepr::parse(&expr.expr_str, &HashMap::new()).ok(),
+            };
+        }
+        self.digits()?.parse::<i64>().ok().map(Dim::from)
+    }
+
+    fn digits(&mut self) -> Option<&'a str> {
+        self.rest = self.rest.trim_start();
+        let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
+        let (digits, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        (!digits.is_empty()).then_some(digits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(guard: &str) -> Option<(String, i64)> {
+        let size = r#"{"as_expr":{"expr_str":"Symbol('s27', positive=True, integer=True)"}}"#;
+        let json = format!(
+            r#"{{"inputs":[],"outputs":[],"nodes":[],"tensor_values":{{"x":{{"dtype":7,"sizes":[{{"as_int":3}},{size}]}}}}}}"#
+        );
+        let graph: GraphJson = serde_json::from_str(&json).unwrap();
+        let ranges = IndexMap::from([("s27".into(), SymbolRange { min: 3, max: Some(9) })]);
+        multiple(guard, &graph, &ranges).map(|(symbol, divisor)| (symbol.to_string(), divisor))
+    }
+
+    #[test]
+    fn an_equation_that_holds_at_multiples_makes_one() {
+        let s = "L['x'].size()[1]";
+        assert_eq!(found(&format!("((1 + {s}) // 2) == ({s} + (-1)*((1 + {s}) // 2))")), Some(("s27".into(), 2)));
+        assert_eq!(found(&format!("{s} % 8 == 0")), Some(("s27".into(), 8)));
+        assert_eq!(found(&format!("(((-1) + {s} + ((1 + {s}) // 2)) // ((1 + {s}) // 2)) == 2")), None);
+        assert_eq!(found(&format!("{s} == 6")), None);
+        assert_eq!(found(&format!("{s} != 1")), None);
+        assert_eq!(found("L['x'].size()[0] == 3"), None);
+        assert_eq!(found(&"(".repeat(4000)), None);
+    }
+
+    #[test]
+    fn a_multiple_is_a_number_times_a_new_symbol() {
+        let json = r#"{"inputs":[],"outputs":[],"nodes":[],"tensor_values":{"x":{"dtype":7,"sizes":[
+            {"as_expr":{"expr_str":"Symbol('s0', positive=True, integer=True)"}}]}}}"#;
+        let graph: GraphJson = serde_json::from_str(json).unwrap();
+        let mut ranges = IndexMap::from([("s0".into(), SymbolRange { min: 3, max: Some(9) })]);
+        let replaced = multiples(&["L['x'].size()[0] % 2 == 0".into()], &graph, &mut ranges);
+        assert_eq!(replaced["s0"], Dim::symbol("_s0") * Dim::from(2));
+        assert_eq!(ranges, IndexMap::from([("_s0".into(), SymbolRange { min: 2, max: Some(4) })]));
+    }
+}

@@ -1,0 +1,426 @@
+//! For every row of the op table: what inference says is what evaluation gives, over random shapes, dtypes and attributes.
+//! The generator matches on the rows, so that a new one without a case does not compile.
+
+#[path = "gallery/programs.rs"]
+mod programs;
+
+use eglu_ir::{
+    Bindings, DType, Dim, Op, OpCode, Scalar, Shape, Tensor,
+    eval::{EvalError, EvalOperand, eval_op},
+    ops::*,
+};
+use programs::{gating, sum};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const DTYPES: [DType; 19] = [
+    DType::Bool,
+    DType::U8,
+    DType::I8,
+    DType::I16,
+    DType::U16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+    DType::F8E4M3Fn,
+    DType::F8E5M2,
+    DType::F8E4M3FnUz,
+    DType::F8E5M2FnUz,
+    DType::F16,
+    DType::Bf16,
+    DType::F32,
+    DType::F64,
+    DType::C64,
+    DType::C128,
+];
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
+
+/// An operand of a case.
+#[derive(Clone, Debug)]
+enum Operand {
+    Tensor(Tensor),
+    Scalar(Scalar),
+    None,
+}
+
+struct Case {
+    rng: StdRng,
+    operands: Vec<Operand>,
+}
+
+fn extents(shape: &[usize]) -> Shape {
+    shape.iter().map(|&extent| Dim::from(extent as i64)).collect()
+}
+
+impl Case {
+    fn below(&mut self, end: usize) -> usize {
+        self.rng.random_range(0..end.max(1))
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn coin(&mut self) -> bool {
+        self.rng.random()
+    }
+
+    /// Mostly small extents, now and then none.
+    fn shape(&mut self, ranks: std::ops::Range<usize>) -> Vec<usize> {
+        let rank = self.rng.random_range(ranks);
+        (0..rank).map(|_| self.pick(&[1, 2, 3, 4, 5, 3, 2, 0])).collect()
+    }
+
+    fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
+        let values: Vec<f64> = (0..shape.iter().product()).map(|_| self.rng.random_range(-3.0..3.0)).collect();
+        let wide = Tensor::from_slice(DType::F64, shape, &values).expect("small");
+        eval_op(&Cast { dtype }.into(), &[EvalOperand::Tensor(&wide)], &Bindings::new()).expect("casts").remove(0)
+    }
+
+    fn integers(&mut self, shape: &[usize], below: usize) -> Tensor {
+        let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.below(below) as i64).collect();
+        Tensor::from_slice(DType::I64, shape, &values).expect("small")
+    }
+
+    fn add(&mut self, dtype: DType, shape: &[usize]) {
+        let tensor = self.tensor(dtype, shape);
+        self.operands.push(Operand::Tensor(tensor));
+    }
+
+    /// Indices below `below`; an extent of 0 has none, so that there is one for everything else.
+    fn indices(&mut self, shape: &[usize], below: usize) {
+        let tensor = self.integers(shape, below);
+        self.operands.push(Operand::Tensor(tensor));
+    }
+
+    fn optional(&mut self, dtype: DType, shape: &[usize]) {
+        if self.coin() { self.add(dtype, shape) } else { self.operands.push(Operand::None) }
+    }
+
+    /// Some dims of a shape, in order.
+    fn some_dims(&mut self, rank: usize) -> Axes {
+        (0..rank).filter(|_| self.coin()).collect()
+    }
+
+    /// A shape that broadcasts to this one.
+    fn narrower(&mut self, shape: &[usize]) -> Vec<usize> {
+        let skip = self.below(shape.len() + 1);
+        shape[skip..].iter().map(|&extent| if self.coin() { extent } else { 1 }).collect()
+    }
+
+    /// An op of this row with operands that should fit it.
+    fn op(&mut self, code: OpCode) -> Op {
+        let any = self.pick(&DTYPES);
+        let float = self.pick(&FLOATS);
+        let mut shape = self.shape(0..4);
+        match code {
+            OpCode::Pointwise(op) => {
+                for i in 0..op.arity() {
+                    let dtype = match op.rule() {
+                        TypeRule::Select if i == 0 => DType::Bool,
+                        TypeRule::Bits => self.pick(&[DType::U8, DType::I32, DType::I64]),
+                        _ if i > 0 && self.coin() => any,
+                        _ => self.pick(&DTYPES),
+                    };
+                    let part = self.narrower(&shape);
+                    let number = Scalar::Float(self.rng.random_range(-2.0..2.0));
+                    match self.below(5) {
+                        0 if i > 0 && op.rule() != TypeRule::Bits => self.operands.push(Operand::Scalar(number)),
+                        _ => self.add(dtype, &part),
+                    }
+                }
+                op.into()
+            }
+            OpCode::Reshape => {
+                self.add(any, &shape);
+                let at = self.below(shape.len() + 1);
+                shape.insert(at, 1);
+                Reshape { shape: extents(&shape) }.into()
+            }
+            OpCode::Permute => {
+                self.add(any, &shape);
+                let mut dims: Axes = (0..shape.len()).collect();
+                let by = self.below(shape.len());
+                dims.rotate_left(by);
+                Permute { dims }.into()
+            }
+            OpCode::Expand => {
+                let part = self.narrower(&shape);
+                self.add(any, &part);
+                Expand { shape: extents(&shape) }.into()
+            }
+            OpCode::Slice => {
+                shape.push(6);
+                self.add(any, &shape);
+                let (start, end) = (self.below(4) as i64, 3 + self.below(4) as i64);
+                Slice { dim: shape.len() - 1, start: start.into(), end: end.into(), step: 1 + self.below(3) as i64 }.into()
+            }
+            OpCode::Iota => {
+                let step = self.below(5) as i64 - 2;
+                Iota { len: Dim::from(self.below(6) as i64), start: -2, step, dtype: any }.into()
+            }
+            OpCode::Full => Full { shape: extents(&shape), value: Scalar::Int(self.below(2) as i64), dtype: any }.into(),
+            OpCode::Cast => {
+                self.add(any, &shape);
+                Cast { dtype: self.pick(&DTYPES) }.into()
+            }
+            OpCode::Map => {
+                for _ in 0..2 {
+                    let part = self.narrower(&shape);
+                    self.add(float, &part);
+                }
+                Map { program: gating(float) }.into()
+            }
+            OpCode::Glu => {
+                self.add(float, &shape);
+                self.add(float, &shape);
+                Glu { program: gating(float) }.into()
+            }
+            OpCode::Reduce => {
+                self.add(any, &shape);
+                let kind = self.pick(ReduceKind::ALL);
+                let dtype = match kind {
+                    ReduceKind::Any | ReduceKind::All => DType::Bool,
+                    ReduceKind::Argmax | ReduceKind::Argmin => DType::I64,
+                    ReduceKind::Mean => float,
+                    _ => any,
+                };
+                Reduce { kind, dims: self.some_dims(shape.len()), keepdim: self.coin(), dtype }.into()
+            }
+            OpCode::MapReduce => {
+                self.add(float, &shape);
+                self.add(float, &shape);
+                let kinds = vec![self.pick(&[ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Mean])];
+                let (dims, keepdim) = (self.some_dims(shape.len()), self.coin());
+                MapReduce { prologue: sum(2, float), kinds, dims, keepdim, epilogue: sum(1, float) }.into()
+            }
+            OpCode::Cumsum => {
+                shape.push(3);
+                self.add(any, &shape);
+                Cumsum { dim: self.below(shape.len()), dtype: self.pick(&DTYPES) }.into()
+            }
+            OpCode::Softmax => {
+                shape.push(3);
+                self.add(float, &shape);
+                Softmax { dim: self.below(shape.len()), log: self.coin(), dtype: self.pick(&FLOATS) }.into()
+            }
+            OpCode::RmsNorm => {
+                shape.push(3);
+                self.add(float, &shape);
+                self.optional(float, &[3]);
+                RmsNorm { eps: Scalar::Float(1e-5), dtype: self.pick(&FLOATS) }.into()
+            }
+            OpCode::MatMul => {
+                let (m, k, n) = (self.below(4), self.below(4), self.below(4));
+                let dtype = self.pick(&[float, DType::I64, DType::C64]);
+                let batch = self.narrower(&shape);
+                self.add(dtype, &[&shape[..], &[m, k]].concat());
+                self.add(dtype, &[&batch[..], &[k, n]].concat());
+                MatMul {}.into()
+            }
+            OpCode::GroupedMm => {
+                self.add(float, &[5, 4]);
+                self.add(float, &[3, 4, 2]);
+                let (first, second) = (self.below(4) as i32, 3 + self.below(3) as i32);
+                let offs = Tensor::from_slice(DType::I32, &[3], &[first, second, 5]).expect("small");
+                self.operands.push(Operand::Tensor(offs));
+                GroupedMm {}.into()
+            }
+            OpCode::Contract => {
+                let (m, k, n) = (1 + self.below(3), self.below(4), 1 + self.below(3));
+                self.add(float, &[m, k]);
+                self.add(float, &[k, n]);
+                self.add(float, &[k, n]);
+                Contract { lanes: 2, program: sum(2, float) }.into()
+            }
+            OpCode::Convolution | OpCode::ConvolutionInput | OpCode::ConvolutionWeight => self.convolution(code, float),
+            OpCode::Index | OpCode::IndexPut => {
+                let (a, b, c) = (1 + self.below(4), self.below(4), 1 + self.below(3));
+                let axes = self.pick(&[&[0][..], &[2], &[0, 2], &[1, 2]]);
+                let picked = self.shape(0..3);
+                let x = [a, b.max(1), c];
+                let of_axes: usize = axes.len();
+                // Adjacent indexed dims stay in place; separated ones go to the front.
+                let front = if of_axes == 2 && axes[1] - axes[0] > 1 { 0 } else { axes[0] };
+                let rest: Vec<usize> = (0..3).filter(|i| !axes.contains(i)).map(|i| x[i]).collect();
+                let places = [&rest[..front], &picked, &rest[front..]].concat();
+                self.add(any, &x);
+                if code == OpCode::IndexPut {
+                    let values = self.narrower(&places);
+                    self.add(any, &values);
+                }
+                for &axis in axes {
+                    self.indices(&picked, x[axis]);
+                }
+                let axes = Axes::from_slice(axes);
+                if code == OpCode::Index { Index { axes }.into() } else { IndexPut { axes, accumulate: self.coin() }.into() }
+            }
+            OpCode::Gather | OpCode::ScatterAdd => {
+                shape.push(3);
+                let dim = shape.len() - 1;
+                let mut index = shape.clone();
+                index[dim] = self.below(5);
+                self.add(any, &shape);
+                self.indices(&index, 3);
+                if code == OpCode::Gather {
+                    return Gather { dim }.into();
+                }
+                self.add(any, &index);
+                ScatterAdd { dim }.into()
+            }
+            OpCode::Cat => {
+                shape.push(0);
+                let dim = self.below(shape.len());
+                for _ in 0..=self.below(3) {
+                    shape[dim] = self.below(4);
+                    self.add(any, &shape);
+                }
+                Cat { dim }.into()
+            }
+            OpCode::Sort => {
+                shape.push(4);
+                self.add(any, &shape);
+                Sort { dim: self.below(shape.len()), descending: self.coin() }.into()
+            }
+            OpCode::TopK => {
+                shape.push(4);
+                self.add(any, &shape);
+                TopK { k: self.below(5), dim: shape.len() - 1, largest: self.coin() }.into()
+            }
+            OpCode::Histc => {
+                self.add(float, &shape);
+                Histc { bins: 1 + self.below(5), min: Scalar::Int(-1), max: Scalar::Float(2.5) }.into()
+            }
+            OpCode::InversePermutation => {
+                let len = self.below(5);
+                let perm: Vec<i64> = (0..len as i64).rev().collect();
+                self.operands.push(Operand::Tensor(Tensor::from_slice(DType::I64, &[len], &perm).expect("small")));
+                InversePermutation {}.into()
+            }
+            OpCode::ExpertMatmul => {
+                let (s, k, n) = (self.below(5), 1 + self.below(4), 1 + self.below(4));
+                self.add(float, &[s, k]);
+                self.add(float, &[3, n, k]);
+                self.optional(float, &[3, n]);
+                self.indices(&[s], 5);
+                ExpertMatmul {}.into()
+            }
+            OpCode::Combine => {
+                let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
+                self.add(float, &[t * k, h]);
+                self.add(float, &[t, k]);
+                Combine { dtype: self.pick(&FLOATS) }.into()
+            }
+            OpCode::DenseGlu => {
+                shape.push(4);
+                self.add(float, &shape);
+                for _ in 0..2 {
+                    self.add(float, &[3, 4]);
+                    self.optional(float, &[3]);
+                }
+                DenseGlu { program: gating(float) }.into()
+            }
+            OpCode::Route => {
+                let tokens = self.below(4);
+                self.add(float, &[tokens, 5]);
+                let (score, renormalize) = (self.pick(RouteScore::ALL), self.coin());
+                Route { score, k: 1 + self.below(5), renormalize, dtype: self.pick(&FLOATS) }.into()
+            }
+            OpCode::Moe => {
+                let (tokens, k) = (self.below(4), 1 + self.below(2));
+                self.add(float, &[tokens, 4]);
+                for (rows, columns) in [(6, 4), (6, 4), (4, 6)] {
+                    self.add(float, &[3, rows, columns]);
+                    self.optional(float, &[3, rows]);
+                }
+                self.indices(&[tokens, k], 5);
+                self.add(float, &[tokens, k]);
+                Moe { program: gating(float), dtype: float }.into()
+            }
+        }
+    }
+
+    fn convolution(&mut self, code: OpCode, dtype: DType) -> Op {
+        let spatial = 1 + self.below(3);
+        let mut list = |from: usize, to: usize| -> Axes { (0..spatial).map(|_| self.rng.random_range(from..=to)).collect() };
+        let (stride, padding, dilation, kernel, input) = (list(1, 2), list(0, 2), list(1, 2), list(1, 3), list(5, 6));
+        let (groups, channels, samples) = (1 + self.below(2), 1 + self.below(2), self.below(3));
+        let with = |a: usize, b: usize, rest: &[usize]| [&[a, b], rest].concat();
+        let output: Vec<usize> =
+            (0..spatial).map(|i| (input[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) / stride[i] + 1).collect();
+        let [x, w, y] =
+            [with(samples, groups * channels, &input), with(groups * 2, channels, &kernel), with(samples, groups * 2, &output)];
+        match code {
+            OpCode::ConvolutionInput => {
+                self.add(dtype, &y);
+                self.add(dtype, &w);
+                ConvolutionInput { extents: extents(&input), stride, padding, dilation, groups }.into()
+            }
+            OpCode::ConvolutionWeight => {
+                self.add(dtype, &x);
+                self.add(dtype, &y);
+                ConvolutionWeight { extents: kernel, stride, padding, dilation, groups }.into()
+            }
+            _ => {
+                self.add(dtype, &x);
+                self.add(dtype, &w);
+                Convolution { stride, padding, dilation, groups }.into()
+            }
+        }
+    }
+}
+
+/// True if the op has a value on the case's operands, which then has the inferred types.
+fn agrees(code: OpCode, seed: u64) -> bool {
+    let mut case = Case { rng: StdRng::seed_from_u64(seed), operands: Vec::new() };
+    let op = case.op(code);
+    let place = || format!("{} with seed {seed}: {op:?} on {:?}", code.name(), case.operands);
+    let types: Vec<_> = case
+        .operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Tensor(tensor) => Some(tensor.ty()),
+            _ => None,
+        })
+        .collect();
+    let operand_types: Vec<OperandType<'_>> = case
+        .operands
+        .iter()
+        .zip(&types)
+        .map(|(operand, ty)| match (operand, ty) {
+            (_, Some(ty)) => OperandType::Tensor(ty),
+            (Operand::Scalar(scalar), _) => OperandType::Scalar(*scalar),
+            _ => OperandType::None,
+        })
+        .collect();
+    let operands: Vec<EvalOperand<'_>> = case
+        .operands
+        .iter()
+        .map(|operand| match operand {
+            Operand::Tensor(tensor) => EvalOperand::Tensor(tensor),
+            Operand::Scalar(scalar) => EvalOperand::Scalar(*scalar),
+            Operand::None => EvalOperand::None,
+        })
+        .collect();
+    let inferred = op.infer(&operand_types);
+    match (inferred, eval_op(&op, &operands, &Bindings::new())) {
+        (Ok(types), Ok(results)) => {
+            let got: Vec<_> = results.iter().map(Tensor::ty).collect();
+            assert_eq!(got, types.to_vec(), "{}", place());
+            true
+        }
+        // Elements may be at fault, and a dtype may lack the arithmetic; types never are once inferred.
+        (Ok(_), Err(EvalError::Data(_) | EvalError::Unsupported { .. })) => false,
+        (Err(_), Err(EvalError::Infer(_))) => false,
+        (inferred, evaluated) => panic!("{}: {inferred:?} but {evaluated:?}", place()),
+    }
+}
+
+#[test]
+fn inference_agrees_with_evaluation_for_every_row() {
+    const CASES: u64 = 80;
+    for (i, code) in OpCode::all().enumerate() {
+        let values = (0..CASES).filter(|seed| agrees(code, seed * 1009 + i as u64)).count();
+        assert!(values >= 5, "{}: only {values} of {CASES} cases have a value", code.name());
+    }
+}
