@@ -20,6 +20,14 @@ pub struct Target {
 }
 
 impl Target {
+    /// Multiprocessors of the largest device of the architecture: the blocks of a kernel that stays for all its work.
+    pub(super) fn multiprocessors(self) -> u32 {
+        match self.arch {
+            90.. => 132,
+            _ => 108,
+        }
+    }
+
     /// Shared memory that one block may have, bytes (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
     pub(super) fn shared_bytes(self) -> u32 {
         match self.arch {

@@ -1,6 +1,6 @@
 //! One kernel: its parameters, collected while its text is written.
 
-use super::{KernelArg, Memory, ctype, error::Emit};
+use super::{KernelArg, Memory, TensorMap, ctype, error::Emit};
 use crate::TensorRef;
 use eglu_ir::{Dim, Shape};
 use indexmap::IndexMap;
@@ -18,6 +18,8 @@ pub(super) enum Header {
     Mma,
     GemmMma,
     GemmTiled,
+    Hopper,
+    GemmWgmma,
 }
 
 impl Header {
@@ -33,6 +35,8 @@ impl Header {
             Header::Mma => include_str!("device/mma.cuh"),
             Header::GemmMma => include_str!("device/gemm_mma.cuh"),
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
+            Header::Hopper => include_str!("device/hopper.cuh"),
+            Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
         }
     }
 }
@@ -52,6 +56,8 @@ pub(super) struct Code {
     pub shared_bytes: u32,
     /// Blocks that must fit on a multiprocessor together, which bounds registers; 0 leaves it to the compiler.
     pub residents: u32,
+    /// Blocks of a cluster along x; 0 without clusters.
+    pub cluster: u32,
 }
 
 /// A kernel's name and parameters.
@@ -83,6 +89,14 @@ impl Kernel {
     /// A pointer to scratch memory.
     pub fn scratch(&mut self, ty: &str, scratch: usize) -> String {
         self.pointer(ty, "s", Memory::Scratch(scratch), Dim::from(0))
+    }
+
+    /// A tensor map, passed by value; returns its name.
+    pub fn tensor_map(&mut self, map: TensorMap) -> String {
+        let name = format!("t{}", self.params.len());
+        self.params.push(format!("const __grid_constant__ TensorMap {name}"));
+        self.args.push(KernelArg::TensorMap(map));
+        name
     }
 
     fn pointer(&mut self, ty: &str, prefix: &str, memory: Memory, offset: Dim) -> String {
@@ -146,8 +160,9 @@ impl Kernel {
         }
         let threads = code.threads[0] * code.threads[1];
         let bounds = if code.residents == 0 { format!("{threads}") } else { format!("{threads}, {}", code.residents) };
+        let cluster = if code.cluster == 0 { String::new() } else { format!("__cluster_dims__({}, 1, 1) ", code.cluster) };
         source += &indented(&format!(
-            "\n{}\nextern \"C\" __global__ void __launch_bounds__({bounds}) {}({}) {{\n{}}}\n",
+            "\n{}\nextern \"C\" __global__ void {cluster}__launch_bounds__({bounds}) {}({}) {{\n{}}}\n",
             code.items,
             self.entry,
             self.params.join(", "),
@@ -173,7 +188,7 @@ fn indented(text: &str) -> String {
     out
 }
 
-fn byte_offset(tensor: &TensorRef) -> Dim {
+pub(super) fn byte_offset(tensor: &TensorRef) -> Dim {
     tensor.layout.offset.clone() * Dim::from(tensor.dtype.size() as i64)
 }
 

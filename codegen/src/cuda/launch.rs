@@ -1,7 +1,7 @@
 //! A plan made concrete for one CUDA architecture: sources to compile and launches to make.
 
 use crate::{BufferId, Plan};
-use eglu_ir::Dim;
+use eglu_ir::{DType, Dim};
 
 /// A plan with the kernels that run it. Grids, sizes and offsets are expressions over the plan's symbols.
 #[derive(Clone, Debug)]
@@ -67,6 +67,26 @@ pub enum KernelArg {
     },
     /// A `long long`.
     Int(Dim),
+    /// A 128-byte tensor map, by value.
+    TensorMap(TensorMap),
+}
+
+/// A view of memory as the bulk copy engine (TMA) takes tiles from it: what `cuTensorMapEncodeTiled` is given, with the 128-byte swizzle and
+/// zeros for what lies outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorMap {
+    /// Which memory.
+    pub memory: Memory,
+    /// Bytes from its start, a multiple of 16.
+    pub offset: Dim,
+    /// Type of the elements, 16 bits wide.
+    pub dtype: DType,
+    /// Extents, the contiguous one first.
+    pub dims: Vec<Dim>,
+    /// Bytes between neighbours of each dim but the first, multiples of 16.
+    pub strides: Vec<Dim>,
+    /// Extents of a tile, one for each dim, at most 256; the first covers 128 bytes.
+    pub tile: Vec<u32>,
 }
 
 /// Device memory that a kernel is given.

@@ -1,6 +1,6 @@
 //! A plan under one choice of its dims: where everything lies, and each launch ready to go.
 
-use super::{CudaError, functions::Functions, stream::Call};
+use super::{CudaError, driver::Driver, functions::Functions, maps::Map, stream::Call};
 use crate::memory::{self, MemoryPlan};
 use eglu_codegen::{
     Source,
@@ -28,18 +28,21 @@ pub(super) struct Bound {
     values: Vec<Cell<u64>>,
     /// What of `values` is an address in the arena.
     in_arena: Vec<usize>,
-    /// The addresses of `values`; calls point in here.
+    /// Tensor maps among the arguments; parameters point in here, too.
+    maps: Vec<Map>,
+    /// The addresses of `values` and `maps`; calls point in here.
     params: Vec<*mut c_void>,
     /// The arena's address that `values` are made for.
     base: u64,
 }
 
-// SAFETY: the pointers lead into `values` and `params` of the same object, whose heap blocks stay where they are when it moves.
+// SAFETY: the pointers lead into `values` and `params` of the same object, as into `maps`, whose heap blocks stay where they are when it moves.
 unsafe impl Send for Bound {}
 
 impl Bound {
     /// `resident` has the address of each buffer that is not in the arena.
     pub(super) fn new(
+        driver: &Driver,
         plan: &CudaPlan,
         functions: &Functions,
         resident: &[Option<u64>],
@@ -55,28 +58,35 @@ impl Bound {
             launch_of: vec![],
             values: vec![],
             in_arena: vec![],
+            maps: vec![],
             params: vec![],
             base: 0,
         };
-        let mut starts = vec![];
+        let (mut starts, mut of_map) = (vec![], vec![]);
         for (i, launch) in plan.launches.iter().enumerate() {
             let grid = grid(plan, i, bindings)?;
             let Some(grid) = grid else { continue };
-            starts.push(bound.values.len());
+            starts.push(of_map.len());
             for arg in &launch.args {
                 let of = || format!("an argument of kernel `{}`", launch.entry);
+                let missing = || CudaError::Inconsistent {
+                    plan: plan.plan.name.clone(),
+                    why: format!("kernel `{}` of step `{}` reads memory that is never alive", launch.entry, step_name(plan, i)),
+                };
+                of_map.push(matches!(arg, KernelArg::TensorMap(_)));
                 match arg {
+                    KernelArg::TensorMap(map) => {
+                        let place = bound.address(plan, resident, map.memory).ok_or_else(missing)?;
+                        let map = Map::new(map, place, |dim| eval(dim, bindings, of))?;
+                        // What lies in the arena is encoded when its address is known.
+                        if !place.1 {
+                            map.encode(driver, 0)?;
+                        }
+                        bound.maps.push(map);
+                    }
                     KernelArg::Int(dim) => bound.values.push(Cell::new(eval(dim, bindings, of)? as u64)),
                     KernelArg::Pointer { memory, offset } => {
                         let offset = eval(offset, bindings, of)? as u64;
-                        let missing = || CudaError::Inconsistent {
-                            plan: plan.plan.name.clone(),
-                            why: format!(
-                                "kernel `{}` of step `{}` reads memory that is never alive",
-                                launch.entry,
-                                step_name(plan, i)
-                            ),
-                        };
                         let (address, in_arena) = bound.address(plan, resident, *memory).ok_or_else(missing)?;
                         if in_arena {
                             bound.in_arena.push(bound.values.len());
@@ -89,7 +99,12 @@ impl Bound {
             bound.calls.push(Call { function, grid, block: launch.block, shared_bytes: launch.shared_bytes, params: none });
             bound.launch_of.push(i);
         }
-        bound.params = bound.values.iter().map(|value| value.as_ptr().cast()).collect();
+        let (mut values, mut maps) = (bound.values.iter(), bound.maps.iter());
+        let param = |is_map| match is_map {
+            true => maps.next().map(Map::as_ptr),
+            false => values.next().map(|value| value.as_ptr().cast()),
+        };
+        bound.params = of_map.into_iter().filter_map(param).collect();
         for (call, start) in bound.calls.iter_mut().zip(starts) {
             // The end of `params` for a call without arguments at the end of the list: never read.
             call.params = bound.params.as_mut_ptr().wrapping_add(start);
@@ -98,14 +113,16 @@ impl Bound {
     }
 
     /// Turns all arena addresses to an arena that starts at `base`.
-    pub(super) fn rebase(&mut self, base: u64) {
+    pub(super) fn rebase(&mut self, driver: &Driver, base: u64) -> Result<(), CudaError> {
         if base != self.base {
             for &i in &self.in_arena {
                 let value = &self.values[i];
                 value.set(value.get().wrapping_sub(self.base).wrapping_add(base));
             }
             self.base = base;
+            self.maps.iter().filter(|map| map.in_arena).try_for_each(|map| map.encode(driver, base))?;
         }
+        Ok(())
     }
 
     /// The address of memory; relative to the arena's start where the second part says so.

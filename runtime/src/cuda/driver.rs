@@ -5,7 +5,8 @@
 
 use super::CudaError;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
-use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
+use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use libloading::Library;
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -101,6 +102,11 @@ driver_api! {
     work cuModuleUnload(module: CUmodule);
     work cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
     work cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+    work cuTensorMapEncodeTiled(
+        map: *mut CUtensorMap, dtype: CUtensorMapDataType, rank: c_uint, address: *mut c_void, dims: *const u64, strides: *const u64,
+        tile: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle,
+        promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill
+    );
     work cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void

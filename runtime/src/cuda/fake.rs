@@ -9,7 +9,8 @@ use super::{
     driver::{Api, Driver},
 };
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
-use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
+use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use std::{
     collections::BTreeMap,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -244,6 +245,28 @@ impl Api for Fake {
     unsafe fn cuFuncSetAttribute(&self, function: CUfunction, attribute: CUfunction_attribute, value: c_int) -> CUresult {
         let name = self.kernels[function as usize - 1].0.clone();
         self.state().shared.insert(name, value);
+        OK
+    }
+    unsafe fn cuTensorMapEncodeTiled(
+        &self,
+        map: *mut CUtensorMap,
+        dtype: CUtensorMapDataType,
+        rank: c_uint,
+        address: *mut c_void,
+        dims: *const u64,
+        strides: *const u64,
+        tile: *const c_uint,
+        steps: *const c_uint,
+        interleave: CUtensorMapInterleave,
+        swizzle: CUtensorMapSwizzle,
+        promotion: CUtensorMapL2promotion,
+        fill: CUtensorMapFloatOOBfill,
+    ) -> CUresult {
+        // A map of the fake device holds the address, then the extents.
+        unsafe { (*map).opaque[0] = address as u64 };
+        for i in 0..rank as usize {
+            unsafe { (*map).opaque[i + 1] = *dims.add(i) };
+        }
         OK
     }
     unsafe fn cuLaunchKernel(

@@ -21,6 +21,7 @@ mod executable;
 mod fake;
 mod functions;
 mod gather;
+mod maps;
 mod nvrtc;
 mod probe;
 mod python;

@@ -41,7 +41,7 @@ impl Session {
             Some(0) => {}
             Some(at) => self.kept[..=at].rotate_right(1),
             None => {
-                let bound = Bound::new(&loaded.plan, &loaded.functions, &loaded.resident, bindings)?;
+                let bound = Bound::new(&self.context.driver, &loaded.plan, &loaded.functions, &loaded.resident, bindings)?;
                 self.kept.truncate(KEPT - 1);
                 self.kept.insert(0, bound);
             }
@@ -53,7 +53,7 @@ impl Session {
             let what = format!("the intermediate values of `{}`", loaded.plan.plan.name);
             self.arena = Some(self.context.allocate(bound.memory.peak, &what)?);
         }
-        bound.rebase(self.arena.as_ref().map_or(0, DeviceMemory::address));
+        bound.rebase(&self.context.driver, self.arena.as_ref().map_or(0, DeviceMemory::address))?;
         Ok(())
     }
 

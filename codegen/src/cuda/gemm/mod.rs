@@ -2,11 +2,15 @@
 
 mod dispatch;
 mod epilogue;
+mod expert_blocks;
+mod expert_clusters;
+mod expert_product;
 mod experts;
 mod main_loop;
 mod moe;
 mod operand;
 mod product;
+mod wgmma;
 
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;

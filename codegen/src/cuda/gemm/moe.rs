@@ -9,8 +9,10 @@ use super::{
     },
     dispatch,
     epilogue::with_biases,
-    experts::{ExpertProduct, Rows, Target, emit, experts_of},
+    expert_product::{Engine, ExpertProduct, Rows, Target},
+    experts::experts_of,
     main_loop::{MainLoop, RowCount},
+    wgmma::{Strides, Wgmma},
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
@@ -26,15 +28,14 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let rows = elements(ids);
     let inner = gate.layout.shape[1].clone();
     let outer = &down.layout.shape[1];
-    let cases: Vec<(MainLoop, MainLoop, Dim)> = RowCount::cases(x.dtype, &rows, experts)
+    let cases: Vec<(Engine, Engine, Dim)> = RowCount::cases(x.dtype, &rows, experts)
         .into_iter()
         .map(|case| {
-            let choose = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, case.rows, columns.as_const());
-            let (up, down) = choose(2, &inner).over_same_rows(choose(1, outer));
+            let (up, down) = engines(emitter, x, [gate, up], down, case.rows);
             (up, down, case.when)
         })
         .collect();
-    let heights: Vec<dispatch::Height> = cases.iter().map(|(up, _, when)| (up.tile().0, when.clone())).collect();
+    let heights: Vec<dispatch::Height> = cases.iter().map(|(up, _, when)| (up.rows(), when.clone())).collect();
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
 
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
@@ -48,8 +49,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     gating.results = [(active, x.dtype)].into_iter().collect();
     let bias = optional(step, 6);
     let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
-    for (up_main, down_main, when) in cases {
-        let up = ExpertProduct {
+    for (up_engine, down_engine, when) in cases {
+        let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
@@ -61,12 +62,12 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             target: Target::Scratch(activations),
             unordered: false,
             dispatched: &dispatched,
-            main: up_main,
+            engine: up_engine,
             when: when.clone(),
             zero_dropped: false,
         };
-        emit(emitter, &up)?;
-        let down = ExpertProduct {
+        gated.emit(emitter)?;
+        let projected = ExpertProduct {
             name: "moe_down",
             dtype: x.dtype,
             depth: inner.clone(),
@@ -78,13 +79,31 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             target: Target::Scratch(outputs),
             unordered: true,
             dispatched: &dispatched,
-            main: down_main,
+            engine: down_engine,
             when,
             zero_dropped: false,
         };
-        emit(emitter, &down)?;
+        projected.emit(emitter)?;
     }
     combine(emitter, step, op, ids, weights, outputs, experts)
+}
+
+/// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
+fn engines(emitter: &Emitter, x: &TensorRef, lanes: [&TensorRef; 2], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
+    let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
+    let up_strides = [Strides::of_rows(x), Strides::of_lane(lanes[0]), Strides::of_lane(lanes[1])];
+    let down_strides = [Strides { row: inner, k: &Dim::from(1), bases: vec![] }, Strides::of_lane(down)];
+    let choose = |lanes, columns: &Dim, strides: &[Strides<'_>]| {
+        Wgmma::choose(emitter.target, x.dtype, lanes, [rows, columns.as_const()], strides)
+    };
+    match (choose(2, inner, &up_strides), choose(1, outer, &down_strides)) {
+        (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
+        (Err(why), _) | (_, Err(why)) => {
+            let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
+            let (up, down) = block(2, inner).over_same_rows(block(1, outer));
+            (Engine::Blocks(up, why), Engine::Blocks(down, why))
+        }
+    }
 }
 
 /// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.

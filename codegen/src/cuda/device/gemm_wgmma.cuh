@@ -1,0 +1,156 @@
+// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it.
+//
+// Two blocks form a cluster and take neighbouring row tiles against the same columns: each loads half of B and multicasts it to both.
+// B's tile stacks the lanes: 256 / lanes columns of each, so that all lanes of an element are in the registers of one thread.
+
+template <class T_, int lanes_, int stages_>
+struct WgmmaShape {
+    using T = T_;
+    static constexpr int lanes = lanes_, stages = stages_;
+    static constexpr int BM = 128, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
+    static constexpr int bytes_a = BM * BK * 2, bytes_b = 256 * BK * 2, stage_bytes = bytes_a + bytes_b;
+    static constexpr int producers = 128, consumer_warps = 8, blocks = 2;
+};
+
+// A stage and how often the ring came round to it.
+template <class S>
+struct RingPosition {
+    int stage = 0;
+    u32 phase = 0;
+    DEVICE void advance() {
+        if (++stage == S::stages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+template <class S>
+struct WgmmaRing {
+    u32 base;
+
+    // `arrivals` at a stage beside the copy engine's announcement make it full. Every thread of the cluster calls this.
+    DEVICE WgmmaRing(char* shared, int arrivals) : base((shared_address(shared) + 1023) & ~1023u) {
+        if (threadIdx.x == 0) {
+            for (int s = 0; s < S::stages; s++) {
+                barrier_init(full(s), 1 + arrivals);
+                barrier_init(empty(s), S::consumer_warps * S::blocks);
+            }
+            barrier_init_fence();
+        }
+        cluster_sync();
+    }
+    DEVICE u32 a(int stage) const { return base + stage * S::stage_bytes; }
+    DEVICE u32 b(int stage) const { return a(stage) + S::bytes_a; }
+    DEVICE u32 full(int stage) const { return base + S::stages * S::stage_bytes + stage * 8; }
+    DEVICE u32 empty(int stage) const { return full(S::stages) + stage * 8; }
+};
+
+// Fills stages with tiles that the copy engine brings; one thread calls it. `load_a` and `load_b` are given an address, a barrier and k;
+// without `rows` nothing of A is loaded.
+template <class S, class LoadA, class LoadB>
+DEVICE void produce(const WgmmaRing<S>& ring, RingPosition<S>& at, i64 depth, bool rows, const LoadA& load_a, const LoadB& load_b) {
+    for (int k = 0; k < depth; k += S::BK) {
+        barrier_wait(ring.empty(at.stage), at.phase ^ 1);
+        const u32 full = ring.full(at.stage);
+        barrier_expect(full, S::bytes_b + (rows ? S::bytes_a : 0));
+        load_b(ring.b(at.stage), full, k);
+        if (rows) load_a(ring.a(at.stage), full, k);
+        at.advance();
+    }
+}
+
+// The same with rows of A that each thread copies; the producer warpgroup calls it. Rows that are not valid keep what was there: their
+// products are stored nowhere.
+template <class S, class Rows, class LoadB>
+DEVICE void produce_gathered(const WgmmaRing<S>& ring, RingPosition<S>& at, i64 depth, const Rows& rows, const LoadB& load_b) {
+    constexpr int chunks = S::BK / 8, apart = S::producers / chunks, count = S::BM / apart;
+    const int chunk = threadIdx.x % chunks, first = threadIdx.x / chunks;
+    const typename Rows::template Cursor<count, apart> cursor(rows, first);
+    const u32 place = first * 128 + ((chunk ^ (first & 7)) << 4);
+    for (int k0 = 0; k0 < depth; k0 += S::BK) {
+        barrier_wait(ring.empty(at.stage), at.phase ^ 1);
+        const u32 full = ring.full(at.stage), to = ring.a(at.stage) + place;
+        if (threadIdx.x == 0) {
+            barrier_expect(full, S::bytes_b);
+            load_b(ring.b(at.stage), full, k0);
+        }
+        const int k = k0 + chunk * 8, bytes = k < depth ? 16 : 0;
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            if (cursor.valid(i)) cp_async_16(to + i * apart * 128, cursor.row(i) + k, bytes);
+        barrier_arrive_copies(full);
+        at.advance();
+    }
+}
+
+// The products of one consumer warpgroup: 64 rows.
+template <class S, bool gathered>
+struct WgmmaTile {
+    const WgmmaRing<S>& ring;
+    RingPosition<S> at;
+    int first;  // row of the block's tile
+    float d[128];
+
+    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), first(((int)threadIdx.x - S::producers) / 128 * 64) {}
+
+    // Takes `depth` columns of K from the ring; multiplies them if any of this warpgroup's rows is among the `rows` first.
+    DEVICE void multiply(i64 depth, i64 rows) {
+        const int steps = (int)((depth + S::BK - 1) / S::BK);
+        if (rows <= first) {
+            for (int step = 0; step < steps; step++) {
+                barrier_wait(ring.full(at.stage), at.phase);
+                release(at.stage);
+                at.advance();
+            }
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 128; i++) d[i] = 0.0f;
+        int before = 0;
+#pragma unroll 1
+        for (int step = 0; step < steps; step++) {
+            barrier_wait(ring.full(at.stage), at.phase);
+            if (gathered) fence_shared_for_tensor_cores();
+            const u64 a = matrix_descriptor(ring.a(at.stage) + first * 128), b = matrix_descriptor(ring.b(at.stage));
+            wgmma_fence();
+#pragma unroll
+            for (int slice = 0; slice < S::BK / 16; slice++) Wgmma<typename S::T>::add(d, a + slice * 2, b + slice * 2);
+            wgmma_commit();
+            // The products of one stage stay in flight.
+            if (step > 0) {
+                wgmma_wait<1>();
+                release(before);
+            }
+            before = at.stage;
+            at.advance();
+        }
+        wgmma_wait<0>();
+        if (steps > 0) release(before);
+    }
+
+    // Calls `visit(m, n, values)` for each pair of neighbouring columns of the tile, with the pair of every lane.
+    template <class Visit>
+    DEVICE void each(const Visit& visit) const {
+        const int lane = threadIdx.x % 32, m0 = first + threadIdx.x / 32 % 4 * 16 + lane / 4, n0 = lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int j = 0; j < S::BN / 8; j++) {
+                float values[S::lanes][2];
+#pragma unroll
+                for (int l = 0; l < S::lanes; l++) {
+                    values[l][0] = d[l * (128 / S::lanes) + j * 4 + half * 2];
+                    values[l][1] = d[l * (128 / S::lanes) + j * 4 + half * 2 + 1];
+                }
+                visit(m0 + half * 8, n0 + j * 8, values);
+            }
+    }
+
+private:
+    // Each warp tells both blocks: they fill each other's stages.
+    DEVICE void release(int stage) const {
+        const u32 lane = threadIdx.x % 32;
+        if (lane < S::blocks) barrier_arrive_at(ring.empty(stage), lane);
+    }
+};

@@ -1,0 +1,85 @@
+// PTX wrappers of what Hopper (sm_90a) adds: mbarriers, the bulk copy engine (TMA), warpgroup products (wgmma), clusters (PTX ISA,
+// "Asynchronous copies", "mbarrier", "Asynchronous warpgroup-level matrix instructions").
+
+// Made by the driver; a kernel has it as a __grid_constant__ parameter.
+struct alignas(64) TensorMap { u64 opaque[16]; };
+
+// ---- clusters ---------------------------------------------------------------------------------------------------------
+
+DEVICE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
+
+// ---- mbarriers --------------------------------------------------------------------------------------------------------
+
+DEVICE void barrier_init(u32 barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes initialised barriers visible to the cluster and to the copy engine.
+DEVICE void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// One arrival that also announces `bytes` from the copy engine.
+DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Waits until the phase of this parity is complete.
+DEVICE void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra.uni AGAIN;\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+// Arrives at the barrier with this address in block `rank` of the cluster.
+DEVICE void barrier_arrive_at(u32 barrier, u32 rank) {
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(
+                     barrier),
+                 "r"(rank)
+                 : "memory");
+}
+// One arrival once all earlier cp.async of this thread are complete.
+DEVICE void barrier_arrive_copies(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// ---- bulk copies ------------------------------------------------------------------------------------------------------
+
+// The tile at (x, y, z), its bytes counted at `barrier`.
+DEVICE void load_tile(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+// The same to both blocks of a cluster of two, at the same addresses, counted at the barrier of each.
+DEVICE void load_tile_for_both(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], "
+        "[%2], %6;" ::"r"(to),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)3)
+        : "memory");
+}
+
+// ---- warpgroups -------------------------------------------------------------------------------------------------------
+
+// What generic accesses wrote to shared memory, ordered before what the tensor cores read.
+DEVICE void fence_shared_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int pending>
+DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
+
+template <int count>
+DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count>
+DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
+
+// Descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle; eight rows are 1024 bytes. A step of n bytes along K adds n / 16.
+DEVICE u64 matrix_descriptor(u32 shared) {
+    return (u64)((shared & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
+}
+
+// d += a · bᵀ for a of 64 × 16 and b of 256 × 16, by a warpgroup. A lane's d[4 j + 2 h + e] is row 16 · warp + lane / 4 + 8 h, column
+// 8 j + 2 (lane % 4) + e. Specialised for the types that a kernel multiplies.
+template <class T>
+struct Wgmma;

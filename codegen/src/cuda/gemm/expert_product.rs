@@ -1,0 +1,108 @@
+//! One product by expert, whatever main loop it runs in.
+
+use super::{
+    super::{ctype, emitter::Emitter, error::Emit, kernel::Kernel},
+    dispatch::Dispatched,
+    epilogue::{Epilogue, Place},
+    expert_blocks, expert_clusters,
+    main_loop::MainLoop,
+    wgmma::Wgmma,
+};
+use crate::TensorRef;
+use eglu_ir::{DType, Dim, Program};
+
+/// What multiplies.
+#[derive(Clone, Copy)]
+pub(super) enum Engine {
+    /// Hopper's main loop, in clusters of two blocks.
+    Clusters(Wgmma),
+    /// A block to a tile, and why it is not the other.
+    Blocks(MainLoop, &'static str),
+}
+
+impl Engine {
+    /// Rows of a tile of the dispatch.
+    pub fn rows(self) -> i64 {
+        match self {
+            Engine::Clusters(main) => main.tile().0,
+            Engine::Blocks(main, _) => main.tile().0,
+        }
+    }
+}
+
+/// Rows on the left of an expert product.
+pub(super) enum Rows<'a> {
+    /// A tensor `[S, K]`, gathered: row of place p is `order[p] / divisor`.
+    Gathered(&'a TensorRef, i64),
+    /// A tensor `[S, K]` in the order of the tiles.
+    Tensor(&'a TensorRef),
+    /// Scratch `[S, K]` in the order of the tiles.
+    Scratch(usize),
+}
+
+/// Where a row of the result goes.
+pub(super) enum Target<'a> {
+    Tensor(&'a TensorRef),
+    Scratch(usize),
+}
+
+/// `rows · w[e]ᵀ` for each lane, tile by tile of one expert's rows.
+pub(super) struct ExpertProduct<'a> {
+    pub name: &'static str,
+    pub dtype: DType,
+    pub depth: Dim,
+    /// Upper bound of the number of rows.
+    pub count: Dim,
+    pub rows: Rows<'a>,
+    /// `[E, N, K]`, a lane each.
+    pub weights: Vec<TensorRef>,
+    /// `[E, N]`, in the order of the program's captures.
+    pub biases: Vec<&'a TensorRef>,
+    pub program: &'a Program,
+    pub target: Target<'a>,
+    /// Results go back to where their ids stood.
+    pub unordered: bool,
+    pub dispatched: &'a Dispatched,
+    pub engine: Engine,
+    /// 1 where this launch is the one to run, else 0.
+    pub when: Dim,
+    pub zero_dropped: bool,
+}
+
+impl ExpertProduct<'_> {
+    /// Emits its kernel.
+    pub fn emit(&self, emitter: &mut Emitter) -> Emit<()> {
+        match self.engine {
+            Engine::Clusters(main) => expert_clusters::emit(emitter, self, main),
+            Engine::Blocks(main, why) => expert_blocks::emit(emitter, self, main, why),
+        }
+    }
+
+    /// The number of columns of each lane.
+    pub fn columns(&self) -> &Dim {
+        &self.weights[0].layout.shape[1]
+    }
+
+    /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
+    pub fn store(&self, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
+        let mut captures = Vec::new();
+        for bias in &self.biases {
+            let pointer = kernel.read(bias)?;
+            let base = kernel.offset(&["expert".into()], &bias.layout.strides[..1]);
+            captures.push(Place { pointer, base, row_stride: Dim::from(0), column_stride: bias.layout.strides[1].clone() });
+        }
+        let pointer = match self.target {
+            Target::Tensor(y) => kernel.write(y)?,
+            Target::Scratch(s) => kernel.scratch(ctype::storage(self.program.results[0].1)?, s),
+        };
+        let columns = self.columns().clone();
+        let output = Place { pointer, base: "0".into(), row_stride: columns.clone(), column_stride: Dim::from(1) };
+        let row = match order {
+            Some(order) if self.unordered => format!("__ldg({order} + ({start} + m))"),
+            _ => format!("{start} + m"),
+        };
+        let dropped = self.zero_dropped.then_some("work.expert < 0");
+        Epilogue { program: self.program, captures, outputs: vec![output], columns, row, dropped }
+            .store(kernel, self.weights.len())
+    }
+}

@@ -1,0 +1,248 @@
+//! The main loop of Hopper: when it can be used, its tensor maps and the text of a kernel around it.
+
+use super::super::{
+    Memory, TensorMap, ctype,
+    emitter::Target,
+    error::Emit,
+    kernel::{Code, Header, Kernel, byte_offset, divisible},
+};
+use crate::TensorRef;
+use eglu_ir::{DType, Dim};
+use std::fmt::Write;
+
+/// Rows and columns (of all lanes together) that a cluster of two blocks computes at a time; a block has half of the rows.
+const ROWS: i64 = 256;
+const COLUMNS: i64 = 256;
+/// Elements of K in a stage: a row of 128 bytes, the widest swizzle.
+const DEPTH: u32 = 64;
+const STAGES: u32 = 4;
+/// A producer warpgroup and two consumers.
+const THREADS: u32 = 384;
+
+/// Strides of an operand of a product, in elements.
+pub(super) struct Strides<'a> {
+    pub row: &'a Dim,
+    pub k: &'a Dim,
+    /// Strides of outer dims, and the offset of the first element.
+    pub bases: Vec<&'a Dim>,
+}
+
+impl Strides<'_> {
+    /// Of rows `[S, K]`.
+    pub fn of_rows(x: &TensorRef) -> Strides<'_> {
+        Strides { row: &x.layout.strides[0], k: &x.layout.strides[1], bases: vec![&x.layout.offset] }
+    }
+
+    /// Of a matrix for each expert, `[E, N, K]`.
+    pub fn of_lane(weight: &TensorRef) -> Strides<'_> {
+        let [outer, row, k] = [0, 1, 2].map(|i| &weight.layout.strides[i]);
+        Strides { row, k, bases: vec![outer, &weight.layout.offset] }
+    }
+}
+
+/// The main loop for products of `lanes` matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Wgmma {
+    lanes: usize,
+}
+
+impl Wgmma {
+    /// The main loop for `lanes` products of about `rows` rows by `columns` columns of these operands, or why another one must do.
+    pub fn choose(
+        target: Target,
+        dtype: DType,
+        lanes: usize,
+        [rows, columns]: [Option<i64>; 2],
+        operands: &[Strides<'_>],
+    ) -> Result<Wgmma, &'static str> {
+        let few = |count: Option<i64>| count.is_some_and(|n| n <= 64);
+        let aligned = |dim: &Dim| divisible(dim, 8);
+        if target.arch < 90 {
+            Err("the target has no warpgroup products")
+        } else if !matches!(dtype, DType::Bf16 | DType::F16) {
+            Err("operands are not 16 bits wide")
+        } else if !matches!(lanes, 1 | 2 | 4) {
+            Err("lanes do not divide a tile evenly")
+        } else if few(rows) || few(columns) {
+            Err("few rows or columns would leave most of a tile empty")
+        } else if !operands.iter().all(|x| x.k.is(1)) {
+            Err("K is not contiguous in every operand")
+        } else if !operands.iter().all(|x| aligned(x.row) && x.bases.iter().all(|base| aligned(base))) {
+            Err("rows do not start on 16 bytes")
+        } else {
+            Ok(Wgmma { lanes })
+        }
+    }
+
+    /// Rows and columns of a cluster's tile.
+    pub fn tile(self) -> (i64, i64) {
+        (ROWS, COLUMNS / self.lanes as i64)
+    }
+
+    /// For names: the tile, e.g. `bf16_wgmma_256x128`.
+    pub fn label(self, dtype: DType) -> String {
+        let (rows, columns) = self.tile();
+        format!("{dtype}_wgmma_{rows}x{columns}")
+    }
+
+    /// A map of lane matrices `[outer, N, K]`, for boxes that a block loads.
+    pub fn map_of_lane(self, tensor: &TensorRef, [outer, row]: [&Dim; 2], shape: [Dim; 3]) -> TensorMap {
+        let [batches, rows, depth] = shape;
+        let tile = self.tile().1.min(COLUMNS / 2) as u32;
+        map(Memory::Buffer(tensor.buffer), byte_offset(tensor), tensor.dtype, [depth, rows, batches], [row, outer], tile)
+    }
+
+    /// A map of rows `[outer, M, K]`, for the tiles that a block loads.
+    pub fn map_of_rows(
+        self,
+        (memory, offset): (Memory, Dim),
+        dtype: DType,
+        [outer, row]: [&Dim; 2],
+        shape: [Dim; 3],
+    ) -> TensorMap {
+        let [batches, rows, depth] = shape;
+        map(memory, offset, dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
+    }
+
+    /// The lambda `load_b`: the lanes' tiles at column `n0` of matrix `outer`. A cluster that is not `narrow` shares them: each block loads
+    /// half and sends it to both.
+    pub fn load_b(self, maps: &[String], outer: &str) -> String {
+        let columns = self.tile().1;
+        let rows = columns.min(COLUMNS / 2);
+        let boxes = |from: i64, to: i64, load: &str| {
+            let mut text = String::new();
+            for at in (from..to).step_by(rows as usize) {
+                // `at` is where this box stands in the stack of lanes.
+                let (map, column) = (&maps[(at / columns) as usize], at % columns);
+                let _ = writeln!(text, "{load}(to + {}, {map}, full, k, (int)n0 + {column}, (int){outer});", at * 128);
+            }
+            text
+        };
+        format!(
+            "const auto load_b = [&](u32 to, u32 full, int k) {{\nif (narrow) {{\n{}}} else if (rank == 0) {{\n{}}} else {{\n{}}}\n}};\n",
+            boxes(0, COLUMNS, "load_tile"),
+            boxes(0, COLUMNS / 2, "load_tile_for_both"),
+            boxes(COLUMNS / 2, COLUMNS, "load_tile_for_both")
+        )
+    }
+}
+
+fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [&Dim; 2], rows: u32) -> TensorMap {
+    let bytes = Dim::from(dtype.size() as i64);
+    TensorMap {
+        memory,
+        offset,
+        dtype,
+        dims: dims.to_vec(),
+        strides: strides.iter().map(|&stride| stride.clone() * bytes.clone()).collect(),
+        tile: vec![DEPTH, rows, 1],
+    }
+}
+
+/// What a kernel does with its tiles. Texts see `rank` (which of the cluster's blocks this is) and what earlier ones declare.
+pub(super) struct Persistent {
+    /// Statements that declare `total`, the number of tiles.
+    pub setup: String,
+    /// Statements that find tile `t`: they declare `rows`, `n0`, `depth`, and `narrow`: blocks have columns of their own.
+    pub locate: String,
+    /// A statement that fills the ring for the tile, given `load_b`; every thread of the producers runs it if `gathered`, else one.
+    pub produce: String,
+    /// The lambda `load_b`.
+    pub load_b: String,
+    pub gathered: bool,
+    /// Statements that store `tile`.
+    pub store: String,
+}
+
+impl Persistent {
+    /// The kernel's code; `items` are functions that the texts call.
+    pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
+        let ty = ctype::storage(dtype)?;
+        let Persistent { setup, locate, produce, load_b, gathered, store } = self;
+        let every = "for (i64 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
+        // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
+        let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
+        let (guard, drain) = if gathered { ("", "cp_async_wait<0>();\n") } else { ("if (threadIdx.x == 0) ", "") };
+        let body = format!(
+            "using Shape = WgmmaShape<{ty}, {}, {STAGES}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
+             const WgmmaRing<Shape> ring(shared, {arrivals});\n{setup}\
+             if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\nRingPosition<Shape> place;\n\
+             {guard}{every} {{\n{locate}{load_b}{produce}}}\n{drain}}} else {{\ntake_registers<{taken}>();\n\
+             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}tile.multiply(depth, rows);\n{store}}}\n}}\n\
+             // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
+            main.lanes,
+        );
+        let stage = (ROWS as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
+        Ok(Code {
+            headers: vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma],
+            items: format!("{}{items}", instruction(dtype)?),
+            body,
+            threads: [THREADS, 1],
+            // Stages from a multiple of 1024, then two barriers for each.
+            shared_bytes: 1024 + STAGES * (stage + 16),
+            cluster: 2,
+            ..Code::default()
+        })
+    }
+}
+
+/// The grid of a kernel that stays for all tiles: every multiprocessor has a block.
+pub(super) fn resident_grid(target: Target) -> Dim {
+    Dim::from(i64::from(target.multiprocessors()))
+}
+
+/// The specialisation of `Wgmma` for 64 × 256 × 16: the accumulators are operands of one instruction, and so are spelled out.
+fn instruction(dtype: DType) -> Emit<String> {
+    let (ty, kind) = (ctype::storage(dtype)?, if dtype == DType::F16 { "f16" } else { "bf16" });
+    let list = |item: &dyn Fn(usize) -> String| (0..128).map(item).collect::<Vec<_>>().join(", ");
+    let (registers, operands) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+f\"(d[{i}])")));
+    Ok(format!(
+        "template <>\nstruct Wgmma<{ty}> {{\nstatic DEVICE void add(float (&d)[128], u64 a, u64 b) {{\n\
+         asm volatile(\"{{\\n.reg .pred add;\\nsetp.eq.u32 add, 1, 1;\\n\"\n\
+         \"wgmma.mma_async.sync.aligned.m64n256k16.f32.{kind}.{kind} {{{registers}}}, %128, %129, add, 1, 1, 0, 0;\\n}}\"\n\
+         : {operands} : \"l\"(a), \"l\"(b));\n}}\n}};\n"
+    ))
+}
+
+/// Parameters of a kernel for the maps of lanes; returns their names.
+pub(super) fn lane_params(kernel: &mut Kernel, maps: impl IntoIterator<Item = TensorMap>) -> Vec<String> {
+    maps.into_iter().map(|map| kernel.tensor_map(map)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(arch: u32, dtype: DType, lanes: usize, rows: Option<i64>, row: i64, k: i64) -> Result<Wgmma, &'static str> {
+        let (row, k, offset) = (Dim::from(row), Dim::from(k), Dim::from(0));
+        Wgmma::choose(Target { arch }, dtype, lanes, [rows, Some(4096)], &[Strides { row: &row, k: &k, bases: vec![&offset] }])
+    }
+
+    #[test]
+    fn the_choice_names_its_reason() {
+        assert_eq!(choose(90, DType::Bf16, 2, None, 96, 1).map(Wgmma::tile), Ok((256, 128)));
+        assert_eq!(choose(90, DType::F16, 1, Some(65), 96, 1).map(Wgmma::tile), Ok((256, 256)));
+        let refused =
+            |found: Result<Wgmma, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
+        refused(choose(80, DType::Bf16, 1, None, 96, 1), "target");
+        refused(choose(90, DType::F32, 1, None, 96, 1), "16 bits");
+        refused(choose(90, DType::Bf16, 3, None, 96, 1), "lanes");
+        refused(choose(90, DType::Bf16, 1, Some(64), 96, 1), "few rows");
+        refused(choose(90, DType::Bf16, 1, None, 1, 96), "contiguous");
+        refused(choose(90, DType::Bf16, 1, None, 33, 1), "16 bytes");
+    }
+
+    #[test]
+    fn a_cluster_loads_every_column_of_every_lane_once() {
+        for (lanes, boxes) in [(1, 2), (2, 2), (4, 4)] {
+            let maps: Vec<String> = (0..lanes).map(|lane| format!("lane{lane}")).collect();
+            let text = Wgmma { lanes }.load_b(&maps, "expert");
+            let shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
+            let own: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile(")).collect();
+            assert_eq!((shared.len(), own.len()), (boxes, boxes), "{text}");
+            let places =
+                |lines: &[&str]| lines.iter().map(|line| line[line.find('(').unwrap()..].to_string()).collect::<Vec<_>>();
+            assert_eq!(places(&shared), places(&own), "{text}");
+        }
+    }
+}
