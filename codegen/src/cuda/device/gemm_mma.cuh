@@ -11,8 +11,8 @@ enum Walk { k_major, row_major, strided };
 // eight neighbouring lines differ in their banks.
 template <int chunks>
 DEVICE u32 swizzled(int line, int chunk) {
-    static_assert(chunks >= 4, "a line holds at least 64 bytes");
-    int key = chunks >= 8 ? line & 7 : (line >> 1) & 3;
+    static_assert(chunks >= 2, "a line holds at least 32 bytes");
+    int key = chunks >= 8 ? line & 7 : chunks >= 4 ? (line >> 1) & 3 : (line >> 2) & 1;
     return (u32)(line * chunks + (chunk ^ key)) * 16;
 }
 
