@@ -168,11 +168,6 @@ impl Case {
                 self.add(any, &shape);
                 Cast { dtype: self.pick(&DTYPES) }.into()
             }
-            OpCode::Bitcast => {
-                shape.push(8);
-                self.add(any, &shape);
-                Bitcast { dtype: self.pick(&DTYPES) }.into()
-            }
             OpCode::Map => {
                 for _ in 0..2 {
                     let part = self.narrower(&shape);

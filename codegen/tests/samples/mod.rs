@@ -72,10 +72,6 @@ pub fn sample(code: OpCode) -> Sample {
             let x = b.input(F32, &[s]);
             b.call(Cast { dtype: Bf16 }, &[x])
         }
-        OpCode::Bitcast => {
-            let x = b.input(F32, &[s, d(4)]);
-            b.call(Bitcast { dtype: I32 }, &[x])
-        }
         OpCode::Map | OpCode::Glu => {
             let (x, y) = (b.input(Bf16, &[s.clone(), d(64)]), b.input(Bf16, &[s, d(64)]));
             match code {
