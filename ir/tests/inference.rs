@@ -161,6 +161,7 @@ impl Case {
             }
             OpCode::Full => Full { shape: extents(&shape), value: Scalar::Int(self.below(2) as i64), dtype: any }.into(),
             OpCode::Bitcast => {
+                shape.push(16);
                 self.add(any, &shape);
                 Bitcast { dtype: self.pick(&DTYPES) }.into()
             }
