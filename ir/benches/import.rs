@@ -1,5 +1,8 @@
 //! Parsing, functionalising and verifying an archive of many layers: a fixture whose nodes repeat, or the file that EGLU_BENCH_ARCHIVE names.
 
+// criterion_group! writes a public function without documentation.
+#![allow(missing_docs)]
+
 use criterion::{Criterion, criterion_group, criterion_main};
 use eglu_ir::import::import;
 use serde_json::{Value, json};
