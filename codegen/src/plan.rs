@@ -1,7 +1,7 @@
 //! The plan: what every backend runs.
 
 use crate::Layout;
-use eglu_ir::{DType, Dim, Op, Scalar, Shape, SymbolRange, Tensor, TensorType, graph::OutputKind};
+use eglu_ir::{DType, Dim, Op, Scalar, Shape, SymbolRange, Tensor, TensorType, graph::OutputKind, ops::OperandType};
 use indexmap::IndexMap;
 use std::sync::Arc;
 
@@ -91,6 +91,27 @@ pub struct Step {
     pub outputs: Vec<TensorRef>,
     /// Names of the imported nodes it stands for.
     pub origins: Vec<Arc<str>>,
+}
+
+impl Step {
+    /// Types of the inputs, in their places; `None` where an input is no tensor.
+    pub fn input_types(&self) -> Vec<Option<TensorType>> {
+        let ty = |arg: &Arg| match arg {
+            Arg::Tensor(tensor) => Some(tensor.ty()),
+            _ => None,
+        };
+        self.inputs.iter().map(ty).collect()
+    }
+
+    /// The inputs as inference and costs see them; `types` are those of [`Step::input_types`].
+    pub fn operand_types<'a>(&self, types: &'a [Option<TensorType>]) -> Vec<OperandType<'a>> {
+        let operand = |(arg, ty): (&Arg, &'a Option<TensorType>)| match (arg, ty) {
+            (_, Some(ty)) => OperandType::Tensor(ty),
+            (Arg::Scalar(scalar), _) => OperandType::Scalar(*scalar),
+            _ => OperandType::None,
+        };
+        self.inputs.iter().zip(types).map(operand).collect()
+    }
 }
 
 /// A user input.

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{Arg, Layout, Step, TensorRef};
 use eglu_ir::{
-    DType, Dim, Program, Ref, Shape, TensorType,
-    ops::{Cast, Full, Iota, OperandType, Pointwise, TypeRule, infer::compute_dtype},
+    DType, Dim, Program, Ref, Shape,
+    ops::{Cast, Full, Iota, Pointwise, TypeRule, infer::compute_dtype},
     program::InstrOp,
 };
 
@@ -17,24 +17,8 @@ const THREADS: u32 = 256;
 
 /// A single elementwise op, its promotion made explicit.
 pub(super) fn pointwise(emitter: &mut Emitter, step: &Step, op: Pointwise) -> Emit<()> {
-    let types: Vec<Option<TensorType>> = step
-        .inputs
-        .iter()
-        .map(|arg| match arg {
-            Arg::Tensor(tensor) => Some(tensor.ty()),
-            _ => None,
-        })
-        .collect();
-    let operands: Vec<OperandType<'_>> = step
-        .inputs
-        .iter()
-        .zip(&types)
-        .map(|(arg, ty)| match (arg, ty) {
-            (_, Some(ty)) => OperandType::Tensor(ty),
-            (Arg::Scalar(scalar), _) => OperandType::Scalar(*scalar),
-            _ => OperandType::None,
-        })
-        .collect();
+    let types = step.input_types();
+    let operands = step.operand_types(&types);
     let compute = compute_dtype(op, &operands).map_err(|e| Unsupported::new(e.to_string()))?;
     let mut program = Program::new(types.iter().flatten().map(|ty| ty.dtype));
     let mut params = 0;

@@ -1,9 +1,8 @@
 //! What each step would take at the device's peak rates.
 
 use crate::RuntimeError;
-use eglu_codegen::{Arg, Plan, Step};
-use eglu_ir::{Bindings, DeviceProfile, TensorType, ops::OperandType};
-use smallvec::SmallVec;
+use eglu_codegen::{Plan, Step};
+use eglu_ir::{Bindings, DeviceProfile, TensorType};
 
 /// The work of one step for given sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,24 +21,8 @@ pub fn work(plan: &Plan, bindings: &Bindings, profile: &DeviceProfile) -> Result
 }
 
 fn step_work(step: &Step, bindings: &Bindings, profile: &DeviceProfile) -> Result<Work, RuntimeError> {
-    let types: Vec<Option<TensorType>> = step
-        .inputs
-        .iter()
-        .map(|arg| match arg {
-            Arg::Tensor(tensor) => Some(tensor.ty()),
-            _ => None,
-        })
-        .collect();
-    let operands: SmallVec<[OperandType<'_>; 4]> = step
-        .inputs
-        .iter()
-        .zip(&types)
-        .map(|(arg, ty)| match (arg, ty) {
-            (_, Some(ty)) => OperandType::Tensor(ty),
-            (Arg::Scalar(scalar), _) => OperandType::Scalar(*scalar),
-            _ => OperandType::None,
-        })
-        .collect();
+    let types = step.input_types();
+    let operands = step.operand_types(&types);
     let outputs: Vec<TensorType> = step.outputs.iter().map(|output| output.ty()).collect();
     let cost = step.op.def().cost(&operands, &outputs);
     let (flops, bytes) = (cost.flops.eval(bindings)? as f64, cost.bytes.eval(bindings)? as f64);

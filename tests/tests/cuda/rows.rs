@@ -12,11 +12,12 @@ use eglu::{
     runtime::cuda::compile,
 };
 
-/// None of these kernels differs between architectures.
 fn check(graph: &Graph) {
     let plan = lower(graph).unwrap_or_else(|error| panic!("{error}"));
-    let emitted = emit(&plan, Target { arch: 80 }).unwrap_or_else(|error| panic!("{error}"));
-    compile(&emitted.modules, "sm_80").unwrap_or_else(|error| panic!("{error}"));
+    for (arch, name) in [(80, "sm_80"), (90, "sm_90a")] {
+        let emitted = emit(&plan, Target { arch }).unwrap_or_else(|error| panic!("{name}: {error}"));
+        compile(&emitted.modules, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
 }
 
 #[test]
@@ -25,7 +26,7 @@ fn every_elementwise_row_compiles_for_every_arithmetic() {
         return;
     }
     let mut graph = Graph::new("elementwise");
-    for dtype in [DType::F32, DType::F64, DType::I64, DType::Bool] {
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::I64, DType::I8, DType::Bool] {
         let x = graph.add_input(&format!("x_{dtype}"), TensorType::fixed(dtype, &[5]));
         let mask = graph.add_input(&format!("mask_{dtype}"), TensorType::fixed(DType::Bool, &[5]));
         for &op in Pointwise::ALL {
