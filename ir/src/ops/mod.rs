@@ -6,8 +6,9 @@
 mod attr;
 pub mod convolution;
 mod cost;
+mod functions;
 pub mod infer;
-pub mod pointwise;
+pub(crate) mod pointwise;
 mod table;
 
 pub use attr::{Attr, AttrError, AttrKind, Axes, Field};

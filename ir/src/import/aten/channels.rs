@@ -58,7 +58,9 @@ pub fn native_layer_norm(c: &mut Call<'_, '_>) -> Built {
     };
     let (weight, bias) = (wide(c, "weight")?, wide(c, "bias")?);
     let result = affine(c, normed, weight, bias)?;
-    Ok(Out::Values(smallvec![c.cast(result, ty.dtype)?, mean, scale]))
+    // Kernels of some devices keep the statistics in the dtype of the input, others in opmath: the archive says which.
+    let kept = c.declared(1)?.map_or(ty.dtype, |ty| ty.dtype);
+    Ok(Out::Values(smallvec![c.cast(result, ty.dtype)?, c.cast(mean, kept)?, c.cast(scale, kept)?]))
 }
 
 /// Each of `groups` groups of channels of each sample normalised: result, mean and reciprocal standard deviation of shape [N, groups].
@@ -135,7 +137,9 @@ pub fn native_batch_norm(c: &mut Call<'_, '_>) -> Built {
         return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
     }
     let result = by_running(c)?;
-    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: crate::Scalar::Int(0), dtype: DType::F32 };
+    let input = c.tensor("input")?;
+    let dtype = c.ty(input).dtype;
+    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: crate::Scalar::Int(0), dtype };
     let (mean, variance) = (c.op(empty.clone(), [])?, c.op(empty, [])?);
     Ok(Out::Values(smallvec![result, mean, variance]))
 }

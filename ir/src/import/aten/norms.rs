@@ -67,6 +67,9 @@ pub fn rms_norm(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("input")?;
     let count = normalized(c, x)?;
     let ty = c.ty(x).clone();
+    if !ty.dtype.is_float() {
+        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    }
     let eps = Scalar::Float(c.number("eps")?.map_or(epsilon(ty.dtype), |eps| Ok(eps.as_f64()))?);
     let weight = c.optional("weight")?;
     if count == 1 {
