@@ -4,6 +4,7 @@ mod dispatch;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_outer;
 mod expert_product;
 mod experts;
 mod main_loop;
@@ -12,6 +13,7 @@ mod operand;
 mod product;
 mod wgmma;
 
+pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
 pub(super) use product::{contract, dense_glu, matmul};
