@@ -8,7 +8,7 @@ pub mod convolution;
 mod cost;
 mod functions;
 pub mod infer;
-pub(crate) mod pointwise;
+pub mod pointwise;
 mod route;
 mod table;
 
