@@ -215,6 +215,13 @@ impl Case {
                 self.optional(float, &[3]);
                 RmsNorm { eps: Scalar::Float(1e-5), dtype: self.pick(&FLOATS) }.into()
             }
+            OpCode::LayerNorm => {
+                shape.push(3);
+                self.add(any, &shape);
+                self.optional(float, &[3]);
+                self.optional(float, &[3]);
+                LayerNorm { eps: Scalar::Float(1e-5), dtype: self.pick(&FLOATS) }.into()
+            }
             OpCode::MatMul => {
                 let (m, k, n) = (self.below(4), self.below(4), self.below(4));
                 let dtype = self.pick(&[float, DType::I64, DType::C64]);

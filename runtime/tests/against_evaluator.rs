@@ -255,8 +255,12 @@ proptest! {
             let (dim, log) = (case.rng.random_range(0..2), case.rng.random());
             case.call(Softmax { dim, log, dtype: to }, [x.into()])
         } else {
-            let weight = if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
-            case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight])
+            let mut parameter = |case: &mut Case| if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
+            let (weight, bias) = (parameter(&mut case), parameter(&mut case));
+            match case.rng.random() {
+                true => case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight]),
+                false => case.call(LayerNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight, bias]),
+            }
         };
         case.check(node)?;
     }

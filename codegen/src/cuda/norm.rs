@@ -1,4 +1,4 @@
-//! Softmax and RMSNorm: a warp or a block for each row, which stays in registers where it fits.
+//! Softmax, RMSNorm and LayerNorm: a warp or a block for each row, which stays in registers where it fits.
 
 use super::{
     ctype,
@@ -10,7 +10,7 @@ use super::{
 use crate::{Step, TensorRef};
 use eglu_ir::{
     DType, Dim,
-    ops::{RmsNorm, Softmax},
+    ops::{LayerNorm, RmsNorm, Softmax},
 };
 
 /// The most values that a thread keeps of its row.
@@ -166,6 +166,13 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
     row.finish(emitter, kernel, &body)
 }
 
+/// The element at `r` of the optional operand `i`, along the row.
+fn parameter(kernel: &mut Kernel, step: &Step, i: usize, ty: &str) -> Emit<Option<String>> {
+    let Some(operand) = optional(step, i) else { return Ok(None) };
+    let pointer = kernel.read(operand)?;
+    Ok(Some(format!("({ty})up({pointer}[{}])", kernel.offset(&["r".into()], &operand.layout.strides))))
+}
+
 /// RMSNorm over the last dim.
 pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit<()> {
     let x = tensor(step, 0)?;
@@ -174,19 +181,53 @@ pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit
     let mut kernel = Kernel::new(format!("rms_norm_{}", op.dtype));
     let row = Row::new(&mut kernel, x, &step.outputs[0], last, compute)?;
     let (ty, merge, length) = (row.ty, row.walk.merge, row.walk.length.clone());
-    let weight = match optional(step, 1) {
-        Some(w) => {
-            let pointer = kernel.read(w)?;
-            format!(" * ({ty})up({pointer}[{}])", kernel.offset(&["r".into()], &w.layout.strides))
-        }
-        None => String::new(),
-    };
+    let weight = parameter(&mut kernel, step, 1, ty)?.map_or(String::new(), |weight| format!(" * {weight}"));
     let convert = |x: &str| format!("({ty}){x}");
     let sum = row.each(&mut kernel, &convert, true, &Body { each: "sum.add(value * value, r);\n", ..Body::default() })?;
     let store = row.store(&mut kernel, &convert, &format!("value * scale{weight}"))?;
     let body = format!(
         "SumState<{ty}> sum;\n{sum}{merge}(sum);\nconst {ty} scale = 1 / sqrt_(sum.value / ({ty}){length} + {});\n{store}",
         ctype::literal(op.eps, compute)?,
+    );
+    row.finish(emitter, kernel, &body)
+}
+
+/// LayerNorm over the last dim, in two passes: the row's elements are squared about its mean. Squares that leave f32 are summed in f64.
+pub(super) fn layer_norm(emitter: &mut Emitter, step: &Step, op: &LayerNorm) -> Emit<()> {
+    let x = tensor(step, 0)?;
+    let Some(last) = x.layout.shape.len().checked_sub(1) else { return Err(Unsupported::new("x must have at least one dim")) };
+    let [y, means, scales] = &step.outputs[..] else { return Err(Unsupported::new("a layer norm has three results")) };
+    let compute = x.dtype.opmath();
+    let mut kernel = Kernel::new(format!("layer_norm_{}", op.dtype));
+    let row = Row::new(&mut kernel, x, y, last, compute)?;
+    let (means, scales) = (kernel.write(means)?, kernel.write(scales)?);
+    let (ty, merge, length) = (row.ty, row.walk.merge, row.walk.length.clone());
+    let weight = parameter(&mut kernel, step, 1, ty)?.map_or(String::new(), |weight| format!(" * {weight}"));
+    let bias = parameter(&mut kernel, step, 2, ty)?.map_or(String::new(), |bias| format!(" + {bias}"));
+    let convert = |x: &str| format!("({ty}){x}");
+    let eps = ctype::literal(op.eps, compute)?;
+    let sum_of = |kernel: &mut Kernel, sum: &str, value: &str, first: bool| -> Emit<String> {
+        row.each(kernel, &convert, first, &Body { each: &format!("{sum}.add({value}, r);\n"), ..Body::default() })
+    };
+    let sum = sum_of(&mut kernel, "sum", "value", true)?;
+    let squares = sum_of(&mut kernel, "squares", "(value - mean) * (value - mean)", false)?;
+    let wide_sum = sum_of(&mut kernel, "wide_sum", "(double)value", false)?;
+    let wide_squares = sum_of(&mut kernel, "wide_squares", "((double)value - center) * ((double)value - center)", false)?;
+    let store = row.store(&mut kernel, &convert, &format!("(value - mean) * scale{weight}{bias}"))?;
+    let wide = if compute == DType::F64 {
+        String::new()
+    } else {
+        // Uniform for all threads of a row. A difference with itself is NaN for what is not finite.
+        format!(
+            "if (!(squares.value - squares.value == 0)) {{\nSumState<double> wide_sum;\n{wide_sum}{merge}(wide_sum);\n\
+             const double center = wide_sum.value / (double){length};\nSumState<double> wide_squares;\n{wide_squares}{merge}(wide_squares);\n\
+             mean = ({ty})center;\nscale = ({ty})(1 / sqrt_(wide_squares.value / (double){length} + (double){eps}));\n}}\n"
+        )
+    };
+    let body = format!(
+        "SumState<{ty}> sum;\n{sum}{merge}(sum);\n{ty} mean = sum.value / ({ty}){length};\n\
+         SumState<{ty}> squares;\n{squares}{merge}(squares);\n{ty} scale = 1 / sqrt_(squares.value / ({ty}){length} + {eps});\n\
+         {wide}if (lane == 0) {{\n{means}[line] = mean;\n{scales}[line] = scale;\n}}\n{store}",
     );
     row.finish(emitter, kernel, &body)
 }
