@@ -187,23 +187,54 @@ impl Dim {
         if let Some(quotient) = self.exact_div(divisor) {
             return quotient;
         }
-        match self.multiples(divisor) {
-            Some((quotient, rest)) => quotient + rest.floor_div(divisor),
+        match divisor.as_const().filter(|&divisor| divisor > 0) {
+            Some(by) => self.floor_div_by(by),
             None => Self::factor(Factor::FloorDiv(self.clone(), divisor.clone())),
         }
     }
 
-    /// The terms that a constant divides, divided by it, and the other terms: `(2·h + 1) / 2` is `h + 1/2`.
-    fn multiples(&self, divisor: &Dim) -> Option<(Dim, Dim)> {
-        let divisor = divisor.as_const().filter(|&divisor| divisor > 0)?;
+    /// Division rounding down by a positive number, in one form for all spellings: `(2·h + 3) / 2` is `h + 1`, `-((-x) / 8)` (PyTorch's
+    /// padding to a multiple) is `(x + 7) / 8`, and `((x + 1) / 2 + 1) / 2` (strided convolutions in a row) is `(x + 3) / 4`.
+    fn floor_div_by(&self, by: i64) -> Dim {
+        let (quotient, rest) = self.multiples(by);
+        let poly = rest.poly();
+        let constant = poly.0.get(&vec![]).copied().unwrap_or(0);
+        let mut terms = poly.0.iter().filter(|(monomial, _)| !monomial.is_empty());
+        let Some((monomial, &coefficient)) = terms.next() else { return quotient };
+        let alone = terms.next().is_none();
+        let divided = match &monomial[..] {
+            [(Factor::FloorDiv(x, Dim::Const(inner)), 1)] if alone && coefficient == 1 && *inner > 0 => {
+                let both = inner.checked_mul(by).zip(inner.checked_mul(constant));
+                both.map(|(by, constant)| (x.clone() + Dim::from(constant)).floor_div(&Dim::from(by)))
+            }
+            _ => None,
+        };
+        let negative = poly.0.iter().all(|(monomial, &coefficient)| monomial.is_empty() || coefficient < 0);
+        quotient
+            + match divided {
+                Some(divided) => divided,
+                None if negative && by > 1 => -(-rest + Dim::from(by - 1)).floor_div(&Dim::from(by)),
+                None => Self::factor(Factor::FloorDiv(rest, Dim::from(by))),
+            }
+    }
+
+    /// The terms that a positive number divides, divided by it, and the other terms; of the constant term the rest of its division.
+    fn multiples(&self, divisor: i64) -> (Dim, Dim) {
         let (mut quotient, mut rest) = (Poly::default(), Poly::default());
         for (monomial, coefficient) in self.poly().0 {
-            match coefficient % divisor {
-                0 => quotient.0.insert(monomial, coefficient / divisor),
-                _ => rest.0.insert(monomial, coefficient),
+            let (whole, part) = match coefficient % divisor {
+                0 => (coefficient / divisor, 0),
+                _ if monomial.is_empty() => (coefficient.div_euclid(divisor), coefficient.rem_euclid(divisor)),
+                _ => (0, coefficient),
             };
+            if whole != 0 {
+                quotient.0.insert(monomial.clone(), whole);
+            }
+            if part != 0 {
+                rest.0.insert(monomial, part);
+            }
         }
-        (!quotient.0.is_empty()).then(|| (Dim::normal(quotient), Dim::normal(rest)))
+        (Dim::normal(quotient), Dim::normal(rest))
     }
 
     /// Division rounding up, for grids.
@@ -222,9 +253,9 @@ impl Dim {
         if self.exact_div(divisor).is_some() {
             return Dim::Const(0);
         }
-        match self.multiples(divisor) {
-            Some((_, rest)) => rest.rem(divisor),
-            None => Self::factor(Factor::Rem(self.clone(), divisor.clone())),
+        match divisor.as_const() {
+            Some(by) if by > 0 && *self != Dim::TOO_LARGE => self.clone() - self.floor_div(divisor) * Dim::from(by),
+            _ => Self::factor(Factor::Rem(self.clone(), divisor.clone())),
         }
     }
 
@@ -460,6 +491,26 @@ mod tests {
         assert_eq!((even.clone() + Dim::from(1)).floor_div(&Dim::from(2)), s);
         assert_eq!((even.clone() - Dim::from(1)).floor_div(&Dim::from(2)), s - Dim::from(1));
         assert_eq!((even + Dim::from(3)).rem(&Dim::from(2)), Dim::from(1));
+    }
+
+    #[test]
+    fn divisions_have_one_form() {
+        let s = Dim::symbol("s");
+        let eight = Dim::from(8);
+        // How PyTorch writes the padding of a length to a multiple of 8.
+        let padding = (-s.rem(&eight)).rem(&eight);
+        let padded = s.clone() + padding;
+        assert_eq!(padded, s.ceil_div(8) * eight.clone());
+        assert_eq!(padded.floor_div(&eight), s.ceil_div(8));
+        assert_eq!(-(-s.clone()).floor_div(&eight), s.ceil_div(8));
+        assert_eq!(s.ceil_div(2).ceil_div(2), s.ceil_div(4));
+        assert_eq!((s.clone() + Dim::from(15)).floor_div(&eight), s.ceil_div(8) + Dim::from(1));
+        for value in [-17, -8, -1, 0, 1, 7, 8, 9, 100] {
+            let bindings = Bindings::from([("s".into(), value)]);
+            assert_eq!(padded.eval(&bindings), Ok((value + 7).div_euclid(8) * 8));
+            assert_eq!((-s.clone()).rem(&eight).eval(&bindings), Ok((-value).rem_euclid(8)));
+            assert_eq!((s.clone() - Dim::from(21)).floor_div(&eight).eval(&bindings), Ok((value - 21).div_euclid(8)));
+        }
     }
 
     #[test]

@@ -224,10 +224,15 @@ impl<'a> Call<'_, 'a> {
             Argument::Tensor(_) => self.tensor(name).map(Operand::from),
             Argument::SymInt(symbol) => {
                 let dim = self.named_dim(symbol)?;
-                Ok(number::of_dim(&mut self.translator.graph, &dim, &self.name)?)
+                self.size(&dim)
             }
             _ => self.scalar(name).map(Operand::from),
         }
+    }
+
+    /// A size as an operand: a number, or a 0-d tensor where it is dynamic.
+    pub fn size(&mut self, dim: &Dim) -> Built<Operand> {
+        Ok(number::of_dim(&mut self.translator.graph, dim, &self.name)?)
     }
 
     /// An integer that may be symbolic, if one is given.
@@ -375,6 +380,13 @@ impl<'a> Call<'_, 'a> {
         }
         let hint = format!("{}.{}", self.name, op.name());
         Ok(self.translator.aliases.view(&mut self.translator.graph, of, op, &hint)?)
+    }
+
+    /// A view of the elements at `indices` along `axes`.
+    pub fn picked(&mut self, of: AliasId, axes: &[usize], indices: &[Value]) -> Built<AliasId> {
+        let hint = format!("{}.picked", self.name);
+        let axes = axes.iter().copied().collect();
+        Ok(self.translator.aliases.picked(&mut self.translator.graph, of, axes, indices, &hint)?)
     }
 
     /// Conversion; nothing where the dtype is right already.

@@ -11,7 +11,7 @@ use crate::{
 use smallvec::smallvec;
 
 /// A value for each channel (dim 1) of a tensor of that rank.
-fn by_channel(c: &mut Call<'_, '_>, name: &str, rank: usize, dtype: DType) -> Built<Option<Value>> {
+pub fn by_channel(c: &mut Call<'_, '_>, name: &str, rank: usize, dtype: DType) -> Built<Option<Value>> {
     let Some(value) = c.optional(name)? else { return Ok(None) };
     let channels = c.ty(value).numel();
     let shape: Shape = (0..rank).map(|i| if i == 1 { channels.clone() } else { Dim::from(1) }).collect();

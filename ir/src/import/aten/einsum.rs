@@ -2,8 +2,8 @@
 
 use super::{
     super::call::{Built, Call, Fault, Out},
+    diagonals::diagonal_of,
     reductions::reduce,
-    selections::diagonal_of,
     special::two,
 };
 use crate::{
@@ -100,7 +100,9 @@ fn without_repeats(c: &mut Call<'_, '_>, mut x: Labelled) -> Built<Labelled> {
     while let Some((i, j)) =
         (0..x.labels.len()).find_map(|i| (i + 1..x.labels.len()).find(|&j| x.labels[i] == x.labels[j]).map(|j| (i, j)))
     {
-        x.value = diagonal_of(c, x.value, 0, i, j)?;
+        let whole = c.translator.aliases.storage(x.value);
+        let diagonal = diagonal_of(c, whole, 0, i, j)?;
+        x.value = c.read(diagonal)?;
         let label = x.labels[i];
         x.labels.remove(j);
         x.labels.remove(i);
@@ -188,8 +190,15 @@ pub fn mv(c: &mut Call<'_, '_>) -> Built {
 }
 
 /// The sum of products of two vectors.
-pub fn dot(c: &mut Call<'_, '_>, other: &str) -> Built {
-    let (a, b) = (c.tensor("self")?, c.tensor(other)?);
+pub fn dot(c: &mut Call<'_, '_>) -> Built {
+    let (a, b) = (c.tensor("self")?, c.tensor("tensor")?);
+    Ok(Out::Value(by_labels(c, a, b, &[0], &[0], &[])?))
+}
+
+/// The product of two vectors, the first one conjugated.
+pub fn vdot(c: &mut Call<'_, '_>) -> Built {
+    let (a, b) = (c.tensor("self")?, c.tensor("other")?);
+    let a = if c.ty(a).dtype.is_complex() { c.op(P::Conj, [a.into()])? } else { a };
     Ok(Out::Value(by_labels(c, a, b, &[0], &[0], &[])?))
 }
 

@@ -1,9 +1,12 @@
 //! Norms over the last dims.
 
-use super::super::call::{Built, Call, Fault, Out};
+use super::{
+    super::call::{Built, Call, Fault, Out},
+    reductions::reduce,
+};
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{LayerNorm, Reshape, RmsNorm},
+    ops::{LayerNorm, Pointwise, ReduceKind, Reshape, RmsNorm},
     types::numel,
 };
 
@@ -15,6 +18,14 @@ pub fn normalized(c: &Call<'_, '_>, x: Value) -> Built<usize> {
         return Err(Fault::Bad(format!("it normalises {count} dims of a tensor that has {rank}")));
     }
     Ok(count)
+}
+
+/// A weight or bias in the dtype of the computation.
+pub fn wide(c: &mut Call<'_, '_>, name: &str, dtype: DType) -> Built<Option<Value>> {
+    match c.optional(name)? {
+        Some(value) => c.cast(value, dtype).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Weight or bias of a norm over `count` dims, which the row takes as one.
@@ -87,4 +98,23 @@ pub fn rms_norm(c: &mut Call<'_, '_>) -> Built {
     let (rows, weight) = (joined(c, x, count)?, parameter(c, "weight", count)?);
     let normed = c.op(RmsNorm { eps, dtype: ty.dtype }, [rows.into(), weight])?;
     Ok(Out::Value(if count == 1 { normed } else { c.op(Reshape { shape: ty.shape }, [normed.into()])? }))
+}
+
+/// `_fused_rms_norm`: the result, and the reciprocal roots in opmath with dims kept.
+pub fn rms_norm_with_scale(c: &mut Call<'_, '_>) -> Built {
+    let input = c.tensor("input")?;
+    let count = normalized(c, input)?;
+    let ty = c.ty(input).clone();
+    let dtype = ty.dtype.opmath();
+    let eps = c.number("eps")?.map_or(epsilon(dtype), |eps| Ok(eps.as_f64()))?;
+    let x = c.cast(input, dtype)?;
+    let square = c.op(Pointwise::Mul, [x.into(), x.into()])?;
+    let mean = reduce(c, square, ReduceKind::Mean, (ty.rank() - count..ty.rank()).collect(), true, dtype)?;
+    let shifted = c.op(Pointwise::Add, [mean.into(), Scalar::Float(eps).into()])?;
+    let scale = c.op(Pointwise::Rsqrt, [shifted.into()])?;
+    let result = match rms_norm(c)? {
+        Out::Value(result) => result,
+        _ => return Err(Fault::Bad("it has no result".into())),
+    };
+    Ok(Out::Values([result, scale].into_iter().collect()))
 }

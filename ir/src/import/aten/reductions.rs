@@ -163,3 +163,14 @@ pub fn histc(c: &mut Call<'_, '_>) -> Built {
     let bins = usize::try_from(bins).ok().filter(|&bins| bins > 0).ok_or_else(|| Fault::Bad(format!("{bins} bins")))?;
     Ok(Out::Value(c.op(Histc { bins, min, max }, [x.into()])?))
 }
+
+/// Summed over the dims that `size` lacks, or has as 1.
+pub fn sum_to_size(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let (ty, size) = (c.ty(x).clone(), c.dims("size")?);
+    let new = ty.rank().checked_sub(size.len()).ok_or_else(|| Fault::Bad("it has fewer dims than asked for".into()))?;
+    let gone = |i: usize| i < new || (size[i - new].is(1) && !ty.shape[i].is(1));
+    let dims: Axes = (0..ty.rank()).filter(|&i| gone(i)).collect();
+    let sum = if dims.is_empty() { x } else { reduce(c, x, ReduceKind::Sum, dims, true, ty.dtype)? };
+    Ok(Out::Value(c.op(Reshape { shape: size.into_iter().collect() }, [sum.into()])?))
+}

@@ -74,6 +74,11 @@ fn layout(c: &mut Call<'_, '_>) -> Built<Option<(Vec<Dim>, Vec<Dim>)>> {
     Ok(Some((sizes, strides)))
 }
 
+/// True if `self` is contiguous, as far as the archive says; a lone operator's inputs are.
+pub fn is_dense(c: &mut Call<'_, '_>) -> Built<bool> {
+    Ok(layout(c)?.is_none_or(|(sizes, strides)| strides::is_contiguous(&sizes, &strides)))
+}
+
 /// A view where the source's strides allow one, else a copy (`at::reshape`).
 fn reshaped(c: &mut Call<'_, '_>, x: AliasId, shape: Shape) -> Built {
     if layout(c)?.is_none_or(|(sizes, strides)| strides::can_view(&sizes, &strides, &shape)) {
