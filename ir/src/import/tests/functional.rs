@@ -28,7 +28,8 @@ impl Window {
 
     fn is_contiguous(&self) -> bool {
         let dense = (0..self.sizes.len()).map(|i| self.sizes[i + 1..].iter().product::<usize>());
-        self.sizes.contains(&0) || self.sizes.iter().zip(&self.strides).zip(dense).all(|((&size, &stride), dense)| size == 1 || stride == dense)
+        self.sizes.contains(&0)
+            || self.sizes.iter().zip(&self.strides).zip(dense).all(|((&size, &stride), dense)| size == 1 || stride == dense)
     }
 
     /// True if two elements share a place: PyTorch refuses to write there.
@@ -298,7 +299,11 @@ proptest! {
 fn random_programs_write_through_views() {
     let mut writes = 0;
     for seed in 0..50u8 {
-        let draw = |i: u8| std::array::from_fn(|j| seed.wrapping_mul(37).wrapping_add(i.wrapping_mul(101)).wrapping_add(j as u8 * 53).wrapping_mul(29) >> 1);
+        let draw = |i: u8| {
+            std::array::from_fn(|j| {
+                seed.wrapping_mul(37).wrapping_add(i.wrapping_mul(101)).wrapping_add(j as u8 * 53).wrapping_mul(29) >> 1
+            })
+        };
         writes += check(&(0..20).map(draw).collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"));
     }
     assert!(writes > 150, "only {writes}");
