@@ -62,6 +62,8 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         columns: columns.clone(),
         row: "m0 + m".into(),
         dropped: None,
+        run: 2,
+        staged: None,
     };
     text += &epilogue.store(&mut kernel, 1)?;
     let code = Code {
