@@ -486,9 +486,11 @@ fn every_attribute_is_varied() {
             for (values, (_, attr)) in values.iter_mut().zip(op.attrs()) {
                 values.insert(format!("{attr:?}"));
             }
-            if let Some(Operand::Tensor(x)) = case.operands.first() {
-                dtypes.insert(x.dtype());
-                ranks.insert(x.shape().len());
+            for operand in &case.operands {
+                if let Operand::Tensor(x) = operand {
+                    dtypes.insert(x.dtype());
+                    ranks.insert(x.shape().len());
+                }
             }
         }
         for (values, name) in values.iter().zip(code.fields()) {
@@ -501,7 +503,7 @@ fn every_attribute_is_varied() {
     }
 }
 
-/// Rows whose first operand has one rank.
+/// Rows whose operands have each one rank.
 const FIXED_RANK: [OpCode; 8] = [
     OpCode::GroupedMm,
     OpCode::Contract,

@@ -47,7 +47,12 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
         let value = rounded(p);
         apply(p, Pointwise::Sub, &[value, Ref::Param(1)], compute)
     };
-    let top = stage(program(&[from], compute, rounded), vec![Source::Element(0)], ReduceKind::Amax, Program::identity(compute, compute));
+    let top = stage(
+        program(&[from], compute, rounded),
+        vec![Source::Element(0)],
+        ReduceKind::Amax,
+        Program::identity(compute, compute),
+    );
     let powers = program(&[from, compute], compute, |p| {
         let distance = distance(p);
         apply(p, Pointwise::Exp, &[distance], compute)

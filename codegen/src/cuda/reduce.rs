@@ -31,7 +31,9 @@ pub(super) fn reduce(emitter: &mut Emitter, step: &Step, op: &Reduce) -> Emit<()
     };
     let mut prologue = Program::new([x.dtype]);
     // Elements are rounded to the result's dtype first (torch.sum's `dtype`), where it does not hold them as they are.
-    let exact = value == x.dtype || value == x.dtype.opmath() || (value.is_int() && !x.dtype.is_float() && value.size() >= x.dtype.size());
+    let exact = value == x.dtype
+        || value == x.dtype.opmath()
+        || (value.is_int() && !x.dtype.is_float() && value.size() >= x.dtype.size());
     let element = if exact { Ref::Param(0) } else { prologue.push(InstrOp::Cast, [Ref::Param(0)], value) };
     prologue.results.push((element, value));
     let stage = Stage {

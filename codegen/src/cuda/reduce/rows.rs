@@ -219,9 +219,7 @@ impl Text<'_> {
         let offset = self.kernel.offset(names, &walk.reduced.strides[input]);
         Ok(if walk.loose.contains(&input) {
             let declared = if declare { format!("Pack<{ty}, {width}> {to};\n") } else { String::new() };
-            format!(
-                "{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) {to}.at[e] = {x}[b{input} + {offset} + e];\n"
-            )
+            format!("{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) {to}.at[e] = {x}[b{input} + {offset} + e];\n")
         } else if walk.moves(input) {
             let declared = if declare { format!("const Pack<{ty}, {width}> ") } else { String::new() };
             format!("{declared}{to} = load_pack<{ty}, {width}>({x} + b{input} + {offset});\n")
@@ -252,11 +250,7 @@ impl Text<'_> {
                 )
             };
         }
-        Ok(format!(
-            "{declared}#pragma unroll\nfor (int e = 0; e < {}; e++) finish({});\n{stores}",
-            walk.width,
-            args.join(", ")
-        ))
+        Ok(format!("{declared}#pragma unroll\nfor (int e = 0; e < {}; e++) finish({});\n{stores}", walk.width, args.join(", ")))
     }
 
     /// The elements before the first whole group and after the last: nothing where there are none.
@@ -316,10 +310,8 @@ impl Text<'_> {
                 self.form.kept
             );
             if rest {
-                text += &format!(
-                    "for (i64 q = lane + {} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n",
-                    self.form.kept
-                );
+                text +=
+                    &format!("for (i64 q = lane + {} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n", self.form.kept);
             }
             text += &edges;
             if pass < chain.stages.len() {
@@ -412,7 +404,11 @@ impl Text<'_> {
             Some(n) if walk.ragged.is_some() => format!("constexpr int lanes = {};\n", lanes_of(n.min((n / width).max(8)))),
             Some(n) => format!("constexpr int lanes = {};\n", lanes_of(n / width)),
             None => {
-                let wanted = if walk.ragged.is_some() { format!("({length} / {width} > 8 ? {length} / {width} : 8)") } else { format!("{length} / {width}") };
+                let wanted = if walk.ragged.is_some() {
+                    format!("({length} / {width} > 8 ? {length} / {width} : 8)")
+                } else {
+                    format!("{length} / {width}")
+                };
                 format!("int lanes = 1;\nwhile (lanes < 32 && lanes < {wanted} && lanes < {length}) lanes *= 2;\n")
             }
         };
