@@ -102,6 +102,11 @@ impl Aliases {
         Ok(self.push(Alias { storage, view_of: Some(view), value, version }))
     }
 
+    /// Notes another form of what the alias shows now, of the same type and the same values.
+    pub fn show(&mut self, id: AliasId, value: Value) {
+        self.aliases[id.0 as usize].value = value;
+    }
+
     /// What the alias shows now.
     pub fn read(&mut self, graph: &mut Graph, id: AliasId, hint: &str) -> Result<Value, GraphError> {
         let current = self.storages[self.get(id).storage];

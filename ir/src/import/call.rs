@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     DType, Dim, GraphError, Op, Operand, Scalar, Shape, TensorType, Value,
-    ops::{Axes, Cast, Expand, InferError},
+    ops::{Axes, Cast, Expand, InferError, Reshape},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -287,6 +287,14 @@ impl<'a> Call<'_, 'a> {
         }
     }
 
+    /// A list of truth values.
+    pub fn flags(&self, name: &str) -> Built<Vec<bool>> {
+        match self.argument(name)? {
+            Argument::Bools(list) => Ok(list.clone()),
+            other => wrong(name, "a list of truth values", other),
+        }
+    }
+
     /// A text; empty for none.
     pub fn text(&self, name: &str) -> Built<&'a str> {
         match self.argument(name)? {
@@ -395,6 +403,14 @@ impl<'a> Call<'_, 'a> {
             return Ok(value);
         }
         self.op(Cast { dtype }, [value.into()])
+    }
+
+    /// A 0-d tensor as a vector of one element, as which PyTorch counts it along a dim; others as they are.
+    pub fn lines(&mut self, value: Value) -> Built<Value> {
+        match self.ty(value).rank() {
+            0 => self.op(Reshape { shape: Shape::from_iter([Dim::from(1)]) }, [value.into()]),
+            _ => Ok(value),
+        }
     }
 
     /// Broadcasting; nothing where the shape is right already.

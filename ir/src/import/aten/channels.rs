@@ -104,7 +104,9 @@ pub fn native_batch_norm(c: &mut Call<'_, '_>) -> Built {
         return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
     }
     let result = by_running(c)?;
-    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: Scalar::Int(0), dtype: DType::F32 };
+    let input = c.tensor("input")?;
+    let dtype = c.ty(input).dtype;
+    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: Scalar::Int(0), dtype };
     let (mean, variance) = (c.op(empty.clone(), [])?, c.op(empty, [])?);
     Ok(Out::Values(smallvec![result, mean, variance]))
 }

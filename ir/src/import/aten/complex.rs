@@ -10,8 +10,8 @@ use super::{
     statistics::real_dtype,
 };
 use crate::{
-    DType, Dim, Scalar, Shape, Value,
-    ops::{Bitcast, Cat, Pointwise as P, Reshape, Slice},
+    DType, Dim, NodeKind, Op, Operand, Scalar, Shape, TensorType, Value,
+    ops::{Bitcast, Cat, Expand, Permute, Pointwise as P, Reshape, Slice},
 };
 
 /// The complex dtype whose parts are of this one.
@@ -32,7 +32,109 @@ fn parts(c: &mut Call<'_, '_>, x: AliasId) -> Built<AliasId> {
     }
     let apart: Shape = ty.shape.iter().cloned().chain([Dim::from(1)]).collect();
     let apart = c.view(x, Reshape { shape: apart })?;
-    c.view(apart, Bitcast { dtype: real_dtype(ty.dtype) })
+    let parts = c.view(apart, Bitcast { dtype: real_dtype(ty.dtype) })?;
+    let numbers = c.read(x)?;
+    if let Some(pairs) = in_pairs(c, numbers, 0)? {
+        c.translator.aliases.show(parts, pairs);
+    }
+    Ok(parts)
+}
+
+/// Complex numbers as pairs in a last dim of 2, computed in real arithmetic as far as they come from pairs: products and sums of
+/// rotary embeddings then need no complex arithmetic. What computes the complex form is dead where nothing else reads it.
+fn in_pairs(c: &mut Call<'_, '_>, x: Value, depth: usize) -> Built<Option<Value>> {
+    let node = c.translator.graph.node(x.node);
+    let NodeKind::Call(op) = node.kind.clone() else { return Ok(None) };
+    let operands: Vec<Operand> = node.operands.to_vec();
+    let TensorType { dtype, shape } = c.ty(x).clone();
+    if depth > DEPTH || !dtype.is_complex() {
+        return Ok(None);
+    }
+    let paired: Shape = shape.iter().cloned().chain([Dim::from(2)]).collect();
+    let source = operands.first().and_then(|operand| operand.value());
+    let of = |c: &mut Call<'_, '_>, operand: Option<Value>| match operand {
+        Some(value) => in_pairs(c, value, depth + 1),
+        None => Ok(None),
+    };
+    match op {
+        Op::Bitcast(_) => {
+            let Some(source) = source.filter(|&source| c.ty(source).dtype == real_dtype(dtype)) else { return Ok(None) };
+            Ok(Some(c.op(Reshape { shape: paired }, [source.into()])?))
+        }
+        Op::Reshape(_) => match of(c, source)? {
+            Some(pairs) => Ok(Some(c.op(Reshape { shape: paired }, [pairs.into()])?)),
+            None => Ok(None),
+        },
+        Op::Expand(_) => match of(c, source)? {
+            Some(pairs) => Ok(Some(c.op(Expand { shape: paired }, [pairs.into()])?)),
+            None => Ok(None),
+        },
+        Op::Slice(slice) => match of(c, source)? {
+            Some(pairs) => Ok(Some(c.op(slice, [pairs.into()])?)),
+            None => Ok(None),
+        },
+        Op::Permute(Permute { mut dims }) => match of(c, source)? {
+            Some(pairs) => {
+                dims.push(shape.len());
+                Ok(Some(c.op(Permute { dims }, [pairs.into()])?))
+            }
+            None => Ok(None),
+        },
+        Op::Pointwise(op @ (P::Mul | P::Add | P::Sub)) => arithmetic(c, op, &operands, depth),
+        _ => Ok(None),
+    }
+}
+
+/// Deepest chain of complex operations that is followed.
+const DEPTH: usize = 64;
+
+/// A product or sum of complex numbers in pairs; one operand may be real.
+fn arithmetic(c: &mut Call<'_, '_>, op: P, operands: &[Operand], depth: usize) -> Built<Option<Value>> {
+    // Both parts of each operand; real numbers have no second one.
+    let mut parts: Vec<[Option<Operand>; 2]> = Vec::new();
+    for operand in operands {
+        let value = operand.value().filter(|&value| c.ty(value).dtype.is_complex());
+        let Some(value) = value else {
+            parts.push([Some(*operand), None]);
+            continue;
+        };
+        let Some(pairs) = in_pairs(c, value, depth + 1)? else { return Ok(None) };
+        let rank = c.ty(pairs).rank();
+        let part = |c: &mut Call<'_, '_>, at: i64| {
+            let slice = Slice { dim: rank - 1, start: Dim::from(at), end: Dim::from(at + 1), step: 1 };
+            let part = c.op(slice, [pairs.into()])?;
+            let shape = c.ty(part).shape[..rank - 1].iter().cloned().collect();
+            c.op(Reshape { shape }, [part.into()]).map(Operand::from)
+        };
+        parts.push([Some(part(c, 0)?), Some(part(c, 1)?)]);
+    }
+    let &[[Some(a), b], [Some(x), y]] = &parts[..] else { return Ok(None) };
+    let (real, imaginary) = match (op, b, y) {
+        (P::Mul, Some(b), Some(y)) => {
+            let (ax, by) = (two(c, P::Mul, a, x)?, two(c, P::Mul, b, y)?);
+            let (ay, bx) = (two(c, P::Mul, a, y)?, two(c, P::Mul, b, x)?);
+            (two(c, P::Sub, ax, by)?, two(c, P::Add, ay, bx)?)
+        }
+        (P::Mul, Some(b), None) => (two(c, P::Mul, a, x)?, two(c, P::Mul, b, x)?),
+        (P::Mul, None, Some(y)) => (two(c, P::Mul, a, x)?, two(c, P::Mul, a, y)?),
+        (_, Some(b), Some(y)) => (two(c, op, a, x)?, two(c, op, b, y)?),
+        _ => return Ok(None),
+    };
+    Ok(Some(stacked(c, real, imaginary)?))
+}
+
+/// Two tensors side by side in a new last dim.
+fn stacked(c: &mut Call<'_, '_>, real: Value, imaginary: Value) -> Built<Value> {
+    let dtype = common_dtype(c, &[real, imaginary])?;
+    let shape = crate::ops::infer::broadcast(&c.ty(real).shape.clone(), &c.ty(imaginary).shape.clone())?;
+    let apart: Shape = shape.iter().cloned().chain([Dim::from(1)]).collect();
+    let mut pair = [real, imaginary];
+    for part in &mut pair {
+        let wide = c.cast(*part, dtype)?;
+        let wide = c.expand(wide, &shape)?;
+        *part = c.op(Reshape { shape: apart.clone() }, [wide.into()])?;
+    }
+    c.op(Cat { dim: shape.len() }, pair.map(Into::into))
 }
 
 pub fn view_as_real(c: &mut Call<'_, '_>) -> Built {
@@ -59,16 +161,7 @@ pub fn view_as_complex(c: &mut Call<'_, '_>) -> Built {
 
 /// Complex numbers of these parts.
 fn of_parts(c: &mut Call<'_, '_>, real: Value, imaginary: Value) -> Built {
-    let dtype = common_dtype(c, &[real, imaginary])?;
-    let shape = crate::ops::infer::broadcast(&c.ty(real).shape.clone(), &c.ty(imaginary).shape.clone())?;
-    let apart: Shape = shape.iter().cloned().chain([Dim::from(1)]).collect();
-    let mut pair = [real, imaginary];
-    for part in &mut pair {
-        let wide = c.cast(*part, dtype)?;
-        let wide = c.expand(wide, &shape)?;
-        *part = c.op(Reshape { shape: apart.clone() }, [wide.into()])?;
-    }
-    let pairs = c.op(Cat { dim: shape.len() }, pair.map(Into::into))?;
+    let pairs = stacked(c, real, imaginary)?;
     let pairs = c.translator.aliases.storage(pairs);
     let numbers = joined(c, pairs)?;
     Ok(Out::Value(c.read(numbers)?))
@@ -121,8 +214,19 @@ pub fn angle(c: &mut Call<'_, '_>) -> Built {
     let dtype = if dtype.is_float() { dtype } else { DType::F32 };
     let x = c.cast(x, dtype)?;
     let below = two(c, P::Lt, x, Scalar::Int(0))?;
-    let angle = select(c, below, float(std::f64::consts::PI), float(0.0))?;
-    let angle = c.cast(angle, dtype)?;
+    let turn = crate::ops::Full { shape: Shape::new(), value: Scalar::Float(std::f64::consts::PI), dtype };
+    let turn = c.op(turn, [])?;
+    let angle = select(c, below, turn, float(0.0))?;
     let unknown = one(c, P::IsNan, x)?;
     Ok(Out::Value(select(c, unknown, x, angle)?))
+}
+
+/// The last two dims swapped, and complex numbers mirrored.
+pub fn adjoint(c: &mut Call<'_, '_>) -> Built {
+    let Out::Alias(swapped) = super::views::transposed(c, true)? else { return Err(Fault::Bad("it has no matrix".into())) };
+    if !c.alias_ty(swapped)?.dtype.is_complex() {
+        return Ok(Out::Alias(swapped));
+    }
+    let x = c.read(swapped)?;
+    Ok(Out::Value(one(c, P::Conj, x)?))
 }

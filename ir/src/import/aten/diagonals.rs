@@ -112,6 +112,14 @@ pub fn diag_embed(c: &mut Call<'_, '_>) -> Built {
     on_diagonal(c, x, offset, first, second)
 }
 
+/// All elements on a diagonal.
+pub fn diagflat(c: &mut Call<'_, '_>) -> Built {
+    let (x, offset) = (c.tensor("self")?, c.int("offset")?);
+    let count = c.ty(x).numel();
+    let flat = c.op(Reshape { shape: Shape::from_iter([count]) }, [x.into()])?;
+    on_diagonal(c, flat, offset, 0, 1)
+}
+
 /// A vector on a diagonal, or a matrix's diagonal.
 pub fn diag(c: &mut Call<'_, '_>) -> Built {
     let (x, offset) = (c.tensor("self")?, c.int("diagonal")?);

@@ -132,12 +132,14 @@ pub fn of_unknown_size(_: &mut Call<'_, '_>) -> Built {
 }
 
 pub fn index_select(c: &mut Call<'_, '_>) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
-    if c.ty(index).rank() != 1 || c.ty(x).rank() == 0 {
-        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
+    if c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
     }
     let dim = c.axis("dim", c.ty(x).rank())?;
-    Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?))
+    let picked = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?;
+    Ok(Out::Value(if source == x { picked } else { c.op(Reshape { shape: Shape::new() }, [picked.into()])? }))
 }
 
 /// Rows of a table. Negative ids are refused, unlike by indexing: they become a number that is out of range from either end.
@@ -160,7 +162,10 @@ pub fn embedding(c: &mut Call<'_, '_>) -> Built {
 pub fn gather(c: &mut Call<'_, '_>) -> Built {
     let (x, index) = (c.tensor("self")?, c.tensor("index")?);
     let dim = c.axis("dim", c.ty(x).rank())?;
-    Ok(Out::Value(c.op(Gather { dim }, [x.into(), index.into()])?))
+    let shape = c.ty(index).shape.clone();
+    let (x, index) = (c.lines(x)?, c.lines(index)?);
+    let picked = c.op(Gather { dim }, [x.into(), index.into()])?;
+    Ok(Out::Value(if c.ty(picked).shape == shape { picked } else { c.op(Reshape { shape }, [picked.into()])? }))
 }
 
 /// The leading part of `src` that `index` covers: scatters may leave the rest unread.
@@ -177,15 +182,17 @@ pub fn covered(c: &mut Call<'_, '_>, mut src: Value, index: Value) -> Built<Valu
 
 /// `out[i][index[i][j]] = src[i][j]`: an index_put whose other indices are the positions themselves.
 pub fn scatter(c: &mut Call<'_, '_>) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
     let ty = c.ty(x).clone();
     let shape = c.ty(index).shape.clone();
-    if ty.rank() == 0 || shape.len() != ty.rank() {
-        return Err(Fault::Unsupported("of 0-d tensors".into()));
+    if shape.len() != ty.rank() {
+        return Err(Fault::Bad(format!("its index has {} dims, the tensor {}", shape.len(), ty.rank())));
     }
     let dim = c.axis("dim", ty.rank())?;
     let values = if c.row.has("src") {
         let src = c.tensor("src")?;
+        let src = c.lines(src)?;
         let src = covered(c, src, index)?;
         c.cast(src, ty.dtype)?
     } else {
@@ -203,14 +210,18 @@ pub fn scatter(c: &mut Call<'_, '_>) -> Built {
         along[axis] = extent.clone();
         operands.push(c.op(Reshape { shape: along }, [positions.into()])?.into());
     }
-    Ok(Out::Value(c.op(IndexPut { axes: (0..ty.rank()).collect(), accumulate: false }, operands)?))
+    let written = c.op(IndexPut { axes: (0..ty.rank()).collect(), accumulate: false }, operands)?;
+    Ok(Out::Value(if source == x { written } else { c.op(Reshape { shape: Shape::new() }, [written.into()])? }))
 }
 
 pub fn scatter_add(c: &mut Call<'_, '_>) -> Built {
     let (x, index, src) = (c.tensor("self")?, c.tensor("index")?, c.tensor("src")?);
     let dim = c.axis("dim", c.ty(x).rank())?;
+    let shape = c.ty(x).shape.clone();
+    let (x, index, src) = (c.lines(x)?, c.lines(index)?, c.lines(src)?);
     let src = covered(c, src, index)?;
-    Ok(Out::Value(c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?))
+    let sum = c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?;
+    Ok(Out::Value(if c.ty(sum).shape == shape { sum } else { c.op(Reshape { shape }, [sum.into()])? }))
 }
 
 /// Positions from the last to the first.
@@ -393,32 +404,42 @@ pub fn diff(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(x))
 }
 
-fn sorted(c: &mut Call<'_, '_>) -> Built<crate::NodeId> {
-    let x = c.tensor("self")?;
-    if c.ty(x).rank() == 0 {
-        return Err(Fault::Unsupported("of a 0-d tensor".into()));
+/// Both results of an order, in the shape of a 0-d tensor where that was the source.
+fn ordered(c: &mut Call<'_, '_>, x: Value, op: impl Into<Op>) -> Built<[Value; 2]> {
+    let row = c.lines(x)?;
+    let node = c.ops(op, [row.into()])?;
+    let mut results = [Value { node, index: 0 }, Value { node, index: 1 }];
+    if row != x {
+        for result in &mut results {
+            *result = c.op(Reshape { shape: Shape::new() }, [(*result).into()])?;
+        }
     }
+    Ok(results)
+}
+
+fn sorted(c: &mut Call<'_, '_>) -> Built<[Value; 2]> {
+    let x = c.tensor("self")?;
     let (dim, descending) = (c.axis("dim", c.ty(x).rank())?, c.flag("descending")?);
-    c.ops(Sort { dim, descending }, [x.into()])
+    ordered(c, x, Sort { dim, descending })
 }
 
 pub fn sort(c: &mut Call<'_, '_>) -> Built {
-    let node = sorted(c)?;
-    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+    Ok(Out::Values(sorted(c)?.into_iter().collect()))
 }
 
 pub fn argsort(c: &mut Call<'_, '_>) -> Built {
-    Ok(Out::Value(Value { node: sorted(c)?, index: 1 }))
+    Ok(Out::Value(sorted(c)?[1]))
+}
+
+/// Values sorted along the first dim.
+pub fn msort(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    Ok(Out::Value(ordered(c, x, Sort { dim: 0, descending: false })?[0]))
 }
 
 pub fn topk(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let rank = c.ty(x).rank();
     let k = usize::try_from(c.int("k")?).map_err(|_| Fault::Bad("its k is negative".into()))?;
-    if rank == 0 {
-        return Err(Fault::Unsupported("of a 0-d tensor".into()));
-    }
-    let (dim, largest) = (c.axis("dim", rank)?, c.flag("largest")?);
-    let node = c.ops(TopK { k, dim, largest }, [x.into()])?;
-    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+    let (dim, largest) = (c.axis("dim", c.ty(x).rank())?, c.flag("largest")?);
+    Ok(Out::Values(ordered(c, x, TopK { k, dim, largest })?.into_iter().collect()))
 }

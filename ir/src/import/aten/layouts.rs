@@ -386,3 +386,19 @@ pub fn repeat_by_counts(c: &mut Call<'_, '_>) -> Built {
     };
     Ok(Out::Value(c.op(crate::ops::Index { axes: Axes::from_iter([dim]) }, [x.into(), source.into()])?))
 }
+
+/// Each element of `self` times all of `other`, in blocks.
+pub fn kron(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let (left, right) = (c.ty(x).shape.clone(), c.ty(y).shape.clone());
+    let rank = left.len().max(right.len());
+    let padded =
+        |shape: &Shape| -> Shape { (0..rank - shape.len()).map(|_| Dim::from(1)).chain(shape.iter().cloned()).collect() };
+    let (left, right) = (padded(&left), padded(&right));
+    let outer: Shape = left.iter().flat_map(|extent| [extent.clone(), Dim::from(1)]).collect();
+    let inner: Shape = right.iter().flat_map(|extent| [Dim::from(1), extent.clone()]).collect();
+    let (x, y) = (c.op(Reshape { shape: outer }, [x.into()])?, c.op(Reshape { shape: inner }, [y.into()])?);
+    let product = two(c, P::Mul, x, y)?;
+    let shape = left.iter().zip(&right).map(|(a, b)| a.clone() * b.clone()).collect();
+    Ok(Out::Value(c.op(Reshape { shape }, [product.into()])?))
+}

@@ -45,7 +45,11 @@ pub fn negative_log_likelihood(c: &mut Call<'_, '_>) -> Built {
     let axis = usize::from(ty.rank() > 1);
     let reduction = c.int("reduction")?;
     let wide = c.cast(log, ty.dtype.opmath())?;
-    let (loss, total) = class_loss(c, wide, axis, target, 0.0, 1, reduction)?;
+    let (loss, mut total) = class_loss(c, wide, axis, target, 0.0, 1, reduction)?;
+    // Without a reduction there is no total, but for a single target, which PyTorch reduces anyway.
+    if reduction == NONE && c.ty(target).rank() > 0 {
+        total = c.op(crate::ops::Full { shape: crate::Shape::new(), value: Scalar::Int(0), dtype: ty.dtype }, [])?;
+    }
     Ok(Out::Values(smallvec![c.cast(loss, ty.dtype)?, c.cast(total, ty.dtype)?]))
 }
 

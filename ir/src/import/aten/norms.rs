@@ -72,11 +72,14 @@ pub fn layer_norm(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(normed(c, input, count)?[0]))
 }
 
-/// The result, and mean and reciprocal standard deviation in opmath with dims kept.
+/// The result, and mean and reciprocal standard deviation with dims kept.
 pub fn native_layer_norm(c: &mut Call<'_, '_>) -> Built {
     let input = c.tensor("input")?;
     let count = normalized(c, input)?;
-    Ok(Out::Values(normed(c, input, count)?.into_iter().collect()))
+    let [result, mean, scale] = normed(c, input, count)?;
+    // Kernels of some devices keep the statistics in the dtype of the input, others in opmath: the archive says which.
+    let kept = c.declared(1)?.map_or(c.ty(input).dtype, |ty| ty.dtype);
+    Ok(Out::Values([result, c.cast(mean, kept)?, c.cast(scale, kept)?].into_iter().collect()))
 }
 
 /// The distance from one to the next float, `torch.finfo(dtype).eps`.
@@ -94,6 +97,9 @@ pub fn rms_norm(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("input")?;
     let count = normalized(c, x)?;
     let ty = c.ty(x).clone();
+    if !ty.dtype.is_float() {
+        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
+    }
     let eps = Scalar::Float(c.number("eps")?.map_or(epsilon(ty.dtype), |eps| Ok(eps.as_f64()))?);
     let (rows, weight) = (joined(c, x, count)?, parameter(c, "weight", count)?);
     let normed = c.op(RmsNorm { eps, dtype: ty.dtype }, [rows.into(), weight])?;

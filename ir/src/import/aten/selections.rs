@@ -43,7 +43,11 @@ pub fn roll(c: &mut Call<'_, '_>) -> Built {
 
 /// Windows of `size` elements every `step` along a dim, as a last dim.
 pub fn unfold(c: &mut Call<'_, '_>) -> Built {
-    let x = c.alias("self")?;
+    let mut x = c.alias("self")?;
+    let scalar = c.alias_ty(x)?.rank() == 0;
+    if scalar {
+        x = c.view(x, Reshape { shape: Shape::from_iter([Dim::from(1)]) })?;
+    }
     let shape = c.alias_ty(x)?.shape;
     let dim = c.axis("dimension", shape.len())?;
     let (size, step) = (c.int("size")?, c.int("step")?);
@@ -58,6 +62,10 @@ pub fn unfold(c: &mut Call<'_, '_>) -> Built {
     let within = iota(c, Dim::from(size))?;
     let at = two(c, P::Add, starts, within)?;
     let picked = c.picked(x, &[dim], &[at])?;
+    if scalar {
+        let windows = Shape::from_iter([Dim::from(size)]);
+        return Ok(Out::Alias(c.view(picked, Reshape { shape: windows })?));
+    }
     Ok(Out::Alias(to_end(c, picked, dim + 1)?))
 }
 
@@ -71,9 +79,17 @@ pub fn take(c: &mut Call<'_, '_>) -> Built {
 /// `gather` after broadcasting all dims but `dim`; of the flattened tensors where no dim is given.
 pub fn take_along_dim(c: &mut Call<'_, '_>) -> Built {
     let (x, index) = (c.tensor("self")?, c.tensor("indices")?);
+    // Unlike those of `gather`, its indices may count from the end.
+    let wrapped = |c: &mut Call<'_, '_>, index: Value, extent: &Dim| {
+        let extent = c.size(extent)?;
+        let below = two(c, P::Lt, index, Scalar::Int(0))?;
+        let other = two(c, P::Add, index, extent)?;
+        select(c, below, other, index)
+    };
     if !c.given("dim")? {
         let flat = |c: &mut Call<'_, '_>, x: Value| c.op(Reshape { shape: Shape::from_iter([c.ty(x).numel()]) }, [x.into()]);
         let (x, index) = (flat(c, x)?, flat(c, index)?);
+        let index = wrapped(c, index, &c.ty(x).numel())?;
         return Ok(Out::Value(c.op(Gather { dim: 0 }, [x.into(), index.into()])?));
     }
     let (have, want) = (c.ty(x).shape.clone(), c.ty(index).shape.clone());
@@ -87,26 +103,29 @@ pub fn take_along_dim(c: &mut Call<'_, '_>) -> Built {
         source[i] = wider(i);
         target[i] = wider(i);
     }
+    let index = wrapped(c, index, &have[dim])?;
     let (x, index) = (c.expand(x, &source)?, c.expand(index, &target)?);
     Ok(Out::Value(c.op(Gather { dim }, [x.into(), index.into()])?))
 }
 
 /// `x` with `values` written, or added, to the slices that a 1-d index names along a dim.
 fn put_along(c: &mut Call<'_, '_>, values: Value, accumulate: bool) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
     let ty = c.ty(x).clone();
-    if ty.rank() == 0 || c.ty(index).rank() != 1 {
-        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    if c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
     }
     let dim = c.axis("dim", ty.rank())?;
     let values = c.cast(values, ty.dtype)?;
     let op = IndexPut { axes: Axes::from_iter([dim]), accumulate };
-    Ok(Out::Value(c.op(op, [x.into(), values.into(), index.into()])?))
+    let put = c.op(op, [x.into(), values.into(), index.into()])?;
+    Ok(Out::Value(if source == x { put } else { c.op(Reshape { shape: Shape::new() }, [put.into()])? }))
 }
 
 pub fn index_add(c: &mut Call<'_, '_>) -> Built {
     let source = c.tensor("source")?;
-    let alpha = c.scalar("alpha")?;
+    let alpha = super::matmul::in_kind(c.scalar("alpha")?, c.ty(source).dtype);
     let source = if alpha.as_f64() == 1.0 { source } else { two(c, P::Mul, source, alpha)? };
     put_along(c, source, true)
 }
@@ -175,10 +194,11 @@ pub fn scatter_reduce(c: &mut Call<'_, '_>) -> Built {
 
 /// `index_reduce`: whole slices of `source` combined at a 1-d index.
 pub fn index_reduce(c: &mut Call<'_, '_>) -> Built {
-    let (x, index, source, how) = (c.tensor("self")?, c.tensor("index")?, c.tensor("source")?, combine(c)?);
+    let (whole, index, source, how) = (c.tensor("self")?, c.tensor("index")?, c.tensor("source")?, combine(c)?);
+    let (x, index, source) = (c.lines(whole)?, c.lines(index)?, c.lines(source)?);
     let ty = c.ty(source).clone();
-    if ty.rank() == 0 || c.ty(x).rank() != ty.rank() || c.ty(index).rank() != 1 {
-        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    if c.ty(x).rank() != ty.rank() || c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
     }
     let dim = c.axis("dim", ty.rank())?;
     let mut beside: Shape = vec![Dim::from(1); ty.rank()].into();
@@ -186,7 +206,8 @@ pub fn index_reduce(c: &mut Call<'_, '_>) -> Built {
     let index = c.op(Reshape { shape: beside }, [index.into()])?;
     let index = c.expand(index, &ty.shape)?;
     let include = c.flag("include_self")?;
-    Ok(Out::Value(scattered(c, x, dim, index, source, how, include)?))
+    let result = scattered(c, x, dim, index, source, how, include)?;
+    Ok(Out::Value(if whole == x { result } else { c.op(Reshape { shape: Shape::new() }, [result.into()])? }))
 }
 
 /// `src` combined with `x` at `index` along a dim; where `x` itself does not count, only in places that nothing reaches.
@@ -223,7 +244,8 @@ fn scattered(
             return Ok(sum);
         }
         let count = if include { two(c, P::Add, count, Scalar::Int(1))? } else { two(c, P::Maximum, count, Scalar::Int(1))? };
-        return two(c, if ty.dtype.is_float() { P::Div } else { P::FloorDiv }, sum, count);
+        let mean = two(c, if ty.dtype.is_float() { P::Div } else { P::FloorDiv }, sum, count)?;
+        return c.cast(mean, ty.dtype);
     }
     // The table scatters sums alone: each place reduces all elements of its line, those that go elsewhere left out.
     let apart = |c: &mut Call<'_, '_>, x: Value| {
@@ -314,7 +336,7 @@ pub fn one_hot(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
     let classes = c.dim("num_classes")?;
     if classes.is(-1) {
-        return Err(Fault::Unsupported("with the number of classes taken from the data".into()));
+        return Err(Fault::Unsupported("with the number of classes taken from the data: pass `num_classes`".into()));
     }
     let mut shape = c.ty(x).shape.clone();
     shape.push(Dim::from(1));
@@ -348,10 +370,11 @@ fn places(c: &mut Call<'_, '_>, sorted: Value, values: Operand, right: bool) -> 
 }
 
 pub fn searchsorted(c: &mut Call<'_, '_>) -> Built {
-    if c.given("sorter")? {
-        return Err(Fault::Unsupported("with a sorter".into()));
+    let (mut sorted, values) = (c.tensor("sorted_sequence")?, c.operand("self")?);
+    if let Some(order) = c.optional("sorter")? {
+        let dim = c.ty(sorted).rank().saturating_sub(1);
+        sorted = c.op(Gather { dim }, [sorted.into(), order.into()])?;
     }
-    let (sorted, values) = (c.tensor("sorted_sequence")?, c.operand("self")?);
     let right = c.flag("right")? || c.text("side")? == "right";
     places(c, sorted, values, right)
 }

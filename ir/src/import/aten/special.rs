@@ -196,11 +196,13 @@ pub fn between(c: &mut Call<'_, '_>, x: Value, end: Value, weight: Value) -> Bui
 
 /// `pow` in f64.
 pub fn float_power(c: &mut Call<'_, '_>) -> Built {
-    let wide = |c: &mut Call<'_, '_>, operand: Operand| match operand {
-        Operand::Value(value) => c.cast(value, DType::F64).map(Operand::from),
-        scalar => number(c, scalar, DType::F64).map(Operand::from),
-    };
     let (x, y) = (c.operand("self")?, c.operand("exponent")?);
+    let complex = |operand: Operand| operand.value().is_some_and(|value| c.ty(value).dtype.is_complex());
+    let dtype = if complex(x) || complex(y) { DType::C128 } else { DType::F64 };
+    let wide = |c: &mut Call<'_, '_>, operand: Operand| match operand {
+        Operand::Value(value) => c.cast(value, dtype).map(Operand::from),
+        scalar => number(c, scalar, dtype).map(Operand::from),
+    };
     let (x, y) = (wide(c, x)?, wide(c, y)?);
     Ok(Out::Value(two(c, P::Pow, x, y)?))
 }
@@ -220,6 +222,9 @@ pub fn hardtanh(c: &mut Call<'_, '_>, low: Option<f64>, high: Option<f64>) -> Bu
     let x = c.tensor("self")?;
     let low = low.map_or_else(|| c.scalar("min_val"), |low| Ok(Scalar::Float(low)))?;
     let high = high.map_or_else(|| c.scalar("max_val"), |high| Ok(Scalar::Float(high)))?;
+    // Bounds of integers are cut to integers.
+    let dtype = c.ty(x).dtype;
+    let (low, high) = (super::matmul::in_kind(low, dtype), super::matmul::in_kind(high, dtype));
     let x = two(c, P::Maximum, x, low)?;
     Ok(Out::Value(two(c, P::Minimum, x, high)?))
 }
@@ -350,9 +355,10 @@ pub fn entropy(c: &mut Call<'_, '_>) -> Built {
 /// The share of a normal distribution below `x`.
 pub fn normal_below(c: &mut Call<'_, '_>) -> Built {
     of_self(c, |c, x| {
-        let scaled = two(c, P::Mul, x, float(-std::f64::consts::FRAC_1_SQRT_2))?;
-        let tail = one(c, P::Erfc, scaled)?;
-        two(c, P::Mul, tail, float(0.5))
+        let scaled = two(c, P::Mul, x, float(std::f64::consts::FRAC_1_SQRT_2))?;
+        let half = one(c, P::Erf, scaled)?;
+        let whole = two(c, P::Add, half, float(1.0))?;
+        two(c, P::Mul, whole, float(0.5))
     })
 }
 
@@ -474,4 +480,20 @@ pub fn cross(c: &mut Call<'_, '_>) -> Built {
     let (x1, x2, y1, y2) = (turned(c, x, 1)?, turned(c, x, 2)?, turned(c, y, 1)?, turned(c, y, 2)?);
     let (left, right) = (two(c, P::Mul, x1, y2)?, two(c, P::Mul, x2, y1)?);
     Ok(Out::Value(two(c, P::Sub, left, right)?))
+}
+
+/// Rounded to so many digits behind the point, or before it (`round_decimals_kernel`).
+pub fn round_decimals(c: &mut Call<'_, '_>) -> Built {
+    let (x, decimals) = (c.tensor("self")?, c.int("decimals")?);
+    if !c.ty(x).dtype.is_float() {
+        return Err(Fault::Unsupported("of integers".into()));
+    }
+    if !(-300..=300).contains(&decimals) {
+        return Err(Fault::Bad(format!("{decimals} decimals")));
+    }
+    let ten = float(10f64.powi(decimals.unsigned_abs() as i32));
+    let (before, after) = if decimals < 0 { (P::Div, P::Mul) } else { (P::Mul, P::Div) };
+    let scaled = two(c, before, x, ten)?;
+    let whole = one(c, P::Round, scaled)?;
+    Ok(Out::Value(two(c, after, whole, ten)?))
 }

@@ -113,7 +113,13 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
     }
     let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
     let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, keepdim, order(c)?);
-    let x = c.cast(x, ty.dtype.opmath())?;
+    Ok(Out::Value(norm(c, x, ord, dims, keepdim)?))
+}
+
+/// The norm of order `ord` over `dims`: floats, or real numbers where `x` is complex.
+fn norm(c: &mut Call<'_, '_>, x: Value, ord: f64, dims: Axes, keepdim: bool) -> Built<Value> {
+    let dtype = c.ty(x).dtype;
+    let x = c.cast(x, dtype.opmath())?;
     let size = size(c, x)?;
     let wide = c.ty(size).dtype;
     let norm = if ord == f64::INFINITY {
@@ -134,7 +140,7 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
         let sum = reduce(c, power, ReduceKind::Sum, dims, keepdim, wide)?;
         c.op(Pointwise::Pow, [sum.into(), float(1.0 / ord)])?
     };
-    Ok(Out::Value(c.cast(norm, real_dtype(ty.dtype))?))
+    c.cast(norm, real_dtype(dtype))
 }
 
 /// What `var`, `std` and `var_mean` return.
@@ -221,12 +227,14 @@ pub fn pairwise_distance(c: &mut Call<'_, '_>) -> Built {
     let shifted = c.op(Pointwise::Add, [difference.into(), float(eps)])?;
     let ty = c.ty(shifted).clone();
     let last = ty.rank().checked_sub(1).ok_or_else(|| Fault::Bad("0-d tensors have no distance".into()))?;
-    if p != 2.0 && p != 1.0 {
-        return Err(Fault::Unsupported(format!("of order {p}")));
-    }
-    let kind = ReduceKind::Sum;
-    let size = if p == 1.0 { c.op(Pointwise::Abs, [shifted.into()])? } else { squared_size(c, shifted)? };
-    let dtype = c.ty(size).dtype;
-    let sum = reduce(c, size, kind, Axes::from_iter([last]), keepdim, dtype)?;
-    Ok(Out::Value(if p == 1.0 { sum } else { c.op(Pointwise::Sqrt, [sum.into()])? }))
+    Ok(Out::Value(norm(c, shifted, p, Axes::from_iter([last]), keepdim)?))
+}
+
+/// The norm of all differences.
+pub fn dist(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let p = c.float("p")?;
+    let difference = c.op(Pointwise::Sub, [x.into(), y.into()])?;
+    let dims = (0..c.ty(difference).rank()).collect();
+    Ok(Out::Value(norm(c, difference, p, dims, false)?))
 }
