@@ -179,6 +179,20 @@ fn lanes(sizes: Sizes, neighbours: bool) -> Graph {
     b.graph
 }
 
+/// Gate and up seen as […, 2, …] before they gate, as decomposed linear layers leave them.
+fn gated_views(rows: i64) -> Graph {
+    graph(2 * rows, "gated-views", DType::F32, |b, x| {
+        let lane = |b: &mut Builder, name: &str| {
+            let w = b.weight(name, DType::F32, &[5, 4]);
+            let y = b.linear(x, w);
+            b.reshape(y, &[2, rows, 5])
+        };
+        let (gate, up) = (lane(b, "gate"), lane(b, "up"));
+        let act = b.unary(Pointwise::Silu, gate);
+        b.mul(act, up)
+    })
+}
+
 /// A permutation of the first rows of a longer tensor.
 fn prefix(rows: i64) -> Graph {
     let mut b = Builder::new("prefix");
@@ -203,7 +217,7 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     for dtype in [DType::F32, DType::Bf16] {
         graphs.extend([silu_by_parts(rows, dtype, false), silu_by_parts(rows, dtype, true)]);
     }
-    graphs.extend([lanes(sizes, false), lanes(sizes, true)]);
+    graphs.extend([lanes(sizes, false), lanes(sizes, true), gated_views(rows)]);
     let even = Sizes { e: 2 * sizes.e, ..sizes };
     graphs.extend(ROUTERS.map(|router| routed(even, router)));
     let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };

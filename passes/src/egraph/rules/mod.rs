@@ -9,6 +9,7 @@ pub mod dense;
 pub mod dropping;
 pub mod experts;
 pub mod facts;
+pub mod gating;
 pub mod glu;
 pub mod moe;
 pub mod norm;
