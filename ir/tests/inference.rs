@@ -310,6 +310,14 @@ impl Case {
                 self.indices(&[s], 5);
                 ExpertMatmul {}.into()
             }
+            OpCode::ExpertOuter => {
+                let (t, n, k) = (self.below(4), self.below(4), self.below(4));
+                let (a_repeat, b_repeat) = self.pick(&[(1, 1), (2, 1), (1, 2), (2, 2)]);
+                self.add(float, &[2 * t / a_repeat, n]);
+                self.add(float, &[2 * t / b_repeat, k]);
+                self.indices(&[2 * t], 5);
+                ExpertOuter { experts: Dim::from(3), a_repeat, b_repeat, dtype: float }.into()
+            }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
                 self.add(float, &[t * k, h]);

@@ -171,6 +171,11 @@ pub fn sample(code: OpCode) -> Sample {
             let ids = b.input(I64, &[s]);
             b.call(ExpertMatmul {}, &[x, w, bias, ids])
         }
+        OpCode::ExpertOuter => {
+            let (grad, rows) = (b.input(Bf16, &[s.clone() * d(2), d(96)]), b.input(Bf16, &[s.clone(), d(64)]));
+            let ids = b.input(I64, &[s * d(2)]);
+            b.call(ExpertOuter { experts: d(4), a_repeat: 1, b_repeat: 2, dtype: Bf16 }, &[grad, rows, ids])
+        }
         OpCode::Combine => {
             let (y, weights) = (b.input(Bf16, &[s.clone() * d(2), d(64)]), b.input(F32, &[s, d(2)]));
             b.call(Combine { dtype: Bf16 }, &[y, weights])

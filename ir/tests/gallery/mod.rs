@@ -131,6 +131,8 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
+    let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };
+    b.call(outer, &[x, x, ids]);
 }
 
 fn indexing(b: &mut Builder, x: Operand, ids: Operand) {
