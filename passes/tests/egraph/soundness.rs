@@ -1,6 +1,7 @@
 //! Every term of every class has the same value.
 
 use crate::{
+    backward,
     blocks::{Dress, MIXTRAL, Sizes, Variant, block, dense, experts_only},
     single,
 };
@@ -121,6 +122,16 @@ proptest! {
             prop_assert_eq!(sound(&graph, seed, 4).skipped, Vec::<String>::new(), "{}", graph.name);
         }
     }
+
+    #[test]
+    fn backward_rules_on_any_rows(
+        rows in 1i64..8, t in 1i64..5, k in 1i64..4, extra in 0i64..3, h in 1i64..5, seed: u64,
+    ) {
+        let sizes = Sizes { t, k, e: k + extra, h, i: 1 };
+        for graph in backward::graphs(rows, sizes) {
+            prop_assert_eq!(sound(&graph, seed, 4).skipped, Vec::<String>::new(), "{}", graph.name);
+        }
+    }
 }
 
 const ACTIVATIONS: [Pointwise; 5] =
@@ -143,6 +154,7 @@ pub fn corpus() -> Vec<Graph> {
     }
     graphs.extend([true, false].map(|gate| single::half_biased(6, gate)));
     graphs.extend(single::graphs(6, MIXTRAL.sizes));
+    graphs.extend(backward::graphs(6, MIXTRAL.sizes));
     graphs
 }
 

@@ -1,7 +1,8 @@
 //! The rule table.
 //!
 //! Rules are one-directional and small; no commutativity, so mirrored operands are listed as further patterns. Those of [`views`] and
-//! [`facts`] tidy up, [`permutation`] and [`push`] move permutations of rows outward until they meet their inverse, the rest
+//! [`facts`] tidy up, [`permutation`] and [`push`] move permutations of rows outward until they meet their inverse, [`scatter`] undoes
+//! transposed gathers and [`outer`] names weight gradients, the rest
 //! name what is left: [`experts`], [`dropping`], [`glu`], [`moe`], [`dense`], [`route`], [`norm`].
 
 pub mod dense;
@@ -11,9 +12,11 @@ pub mod facts;
 pub mod glu;
 pub mod moe;
 pub mod norm;
+pub mod outer;
 pub mod permutation;
 pub mod push;
 pub mod route;
+pub mod scatter;
 pub mod views;
 
 use super::rule::{Rule, RuleError, Site, Verdict};
@@ -33,8 +36,10 @@ fn parse() -> Result<Vec<Rule>, RuleError> {
         facts::rules,
         permutation::rules,
         push::rules,
+        scatter::rules,
         experts::rules,
         dropping::rules,
+        outer::rules,
         glu::rules,
         moe::rules,
         dense::rules,
