@@ -15,6 +15,7 @@ mod order;
 mod pointwise;
 mod program;
 mod reduce;
+mod route;
 mod strides;
 mod values;
 mod views;
@@ -172,7 +173,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Histc(op) => one(order::histc(op, call)),
         Op::Combine(op) => one(fused::combine(op, call)),
         Op::DenseGlu(op) => one(fused::dense_glu(op, call)),
-        Op::Route(op) => fused::route(op, call),
+        Op::Route(op) => route::route(op, call),
         Op::Moe(op) => one(fused::moe(op, call)),
     }
 }

@@ -54,6 +54,8 @@ named! {
         TopKSoftmax "topk_softmax",
         /// Sigmoid of each logit, then top-k (DeepSeek-V3).
         Sigmoid "sigmoid",
+        /// Top-k of the logits, then the sigmoid of the chosen (Cohere2-MoE).
+        TopKSigmoid "topk_sigmoid",
     }
 }
 
@@ -263,8 +265,12 @@ ops! {
     Combine "combine" ("y", "weights") Kernel { dtype: DType };
     /// `program(x·gateᵀ + gate_bias, x·upᵀ + up_bias)` for `x[…, K]`, `gate[N, K]` and `up[N, K]`.
     DenseGlu "dense_glu" ("x", "gate", "gate_bias?", "up", "up_bias?") Kernel { program: Arc<Program> };
-    /// A router: `logits[T, E]` to `weights[T, k]` (of `dtype`) and `ids[T, k]` (i64), best expert first.
-    Route "route" ("logits") Kernel { score: RouteScore, k: usize, renormalize: bool, dtype: DType };
+    /// A router: `logits[T, E]` to `weights[T, k]` and `ids[T, k]` (i64), best expert first. Scores are computed in f32 and stored as `scores`. The k
+    /// experts whose score plus `bias[E]` is highest are chosen; with `groups` = [n, best, kept] among the `kept` of n groups of neighbours whose `best`
+    /// highest sum up to most, the others counting as `masked`. `weigh` makes a weight of each chosen expert's value and of the sum of the values: its score if
+    /// `gathered`, else what it was chosen by.
+    Route "route" ("logits", "bias?") Kernel
+        { score: RouteScore, scores: DType, k: usize, groups: Axes, masked: Scalar, gathered: bool, weigh: Arc<Program> };
     /// A mixture-of-experts block: for token t and j < k, `down(program(gate(x[t]), up(x[t])))` by the matrices of expert `ids[t, j]`, summed with
     /// `weights[t, j]`. Shapes: x [T, H], gate and up [E, I, H], down [E, H, I], biases [E, ·], ids and weights [T, k]. Ids of E or more add nothing.
     Moe "moe" ("x", "gate", "gate_bias?", "up", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };

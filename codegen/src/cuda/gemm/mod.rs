@@ -1,16 +1,21 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
+mod bulk;
+mod dense;
 mod dispatch;
+mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
 mod expert_outer;
 mod expert_product;
 mod experts;
+mod instruction;
 mod main_loop;
 mod moe;
 mod operand;
 mod product;
+mod stream;
 mod wgmma;
 
 pub(super) use expert_outer::expert_outer;

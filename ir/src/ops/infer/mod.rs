@@ -7,6 +7,7 @@ mod indexing;
 mod matmul;
 mod pointwise;
 mod reduce;
+mod route;
 mod views;
 
 pub(super) use pointwise::pointwise;

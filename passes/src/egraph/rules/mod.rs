@@ -5,6 +5,7 @@
 //! transposed gathers and [`outer`] names weight gradients, the rest
 //! name what is left: [`experts`], [`dropping`], [`glu`], [`moe`], [`dense`], [`route`], [`norm`].
 
+pub mod choice;
 pub mod dense;
 pub mod dropping;
 pub mod experts;
