@@ -1,7 +1,7 @@
 //! Dense products in every layout and at odd sizes: on Hopper they compile to warpgroup products without spills, and a device computes what
 //! the CPU does.
 
-use crate::nvrtc::is_missing;
+use crate::{device, nvrtc};
 use eglu::{
     DType, Device, Dim, Executable, Graph, Plan, TensorType,
     codegen::cuda::{Target, emit},
@@ -13,7 +13,7 @@ use eglu::{
     },
     lower,
     runtime::{
-        cuda::{compile, probe},
+        cuda::compile,
         inputs::{Routing, generate},
     },
 };
@@ -190,7 +190,7 @@ fn instructions(image: &[u8], opcodes: &[u16]) -> usize {
 
 #[test]
 fn dense_products_compile_to_warpgroup_products() {
-    if is_missing() {
+    if nvrtc::is_missing() {
         return;
     }
     const HGMMA: u16 = 0x9f0;
@@ -224,11 +224,7 @@ fn dense_products_compile_to_warpgroup_products() {
 
 #[test]
 fn dense_products_agree_with_the_cpu() {
-    let probe = probe();
-    let required = std::env::var_os("EGLU_REQUIRE_GPU").is_some_and(|value| value == "1");
-    assert!(probe.usable() || !required, "EGLU_REQUIRE_GPU is set, but:\n{probe}");
-    if !probe.usable() {
-        eprintln!("skipped:\n{probe}");
+    if device::is_missing() {
         return;
     }
     for (seed, case) in cases().iter().enumerate() {

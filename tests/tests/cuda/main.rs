@@ -4,6 +4,8 @@
 
 mod compiles;
 mod dense;
+mod device;
 mod nvrtc;
+mod on_device;
 mod rows;
 mod runs;

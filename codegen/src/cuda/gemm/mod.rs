@@ -7,6 +7,7 @@ mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_outer;
 mod expert_product;
 mod experts;
 mod instruction;
@@ -17,6 +18,7 @@ mod product;
 mod stream;
 mod wgmma;
 
+pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
 pub(super) use product::{contract, dense_glu, matmul};
