@@ -147,3 +147,33 @@ impl Dense {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_loads_every_column_of_every_lane_once() {
+        let names = |count: usize| (0..count).map(|lane| format!("lane{lane}")).collect::<Vec<_>>();
+        for (lanes, columns, walk, boxes) in [
+            (1, 256, Walk::KMajor, 2),
+            (2, 256, Walk::KMajor, 2),
+            (4, 256, Walk::RowMajor, 4),
+            (1, 256, Walk::RowMajor, 4),
+            (2, 128, Walk::RowMajor, 2),
+        ] {
+            let main = Dense::new([Walk::KMajor, walk], lanes, columns).expect("lanes divide the columns");
+            let text = main.load("a", &names(lanes), ("0", vec!["0"; lanes]));
+            let mut shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
+            assert_eq!(shared.len(), boxes, "{text}");
+            shared.sort_unstable();
+            shared.dedup();
+            assert_eq!(shared.len(), boxes, "{text}");
+            for lane in names(lanes) {
+                assert!(shared.iter().any(|line| line.contains(&lane)), "{lane}: {text}");
+            }
+        }
+        assert_eq!(Dense::new([Walk::KMajor; 2], 4, 128), None);
+        assert_eq!(Dense::new([Walk::KMajor; 2], 3, 256), None);
+    }
+}

@@ -88,8 +88,9 @@ impl Stream {
         if self.groups == 1 { 2 } else { 1 }
     }
 
+    /// As many stages as shared memory has room for, up to eight; each block also takes 1 KB itself, one to align and one for barriers.
     fn stages(self) -> u32 {
-        ((224 << 10) / self.residents() / self.stage_bytes()).clamp(3, 8)
+        (((228 << 10) / self.residents() - 3072) / self.stage_bytes()).clamp(3, 8)
     }
 
     fn label(self, dtype: DType) -> String {
@@ -155,5 +156,46 @@ impl Stream {
         let tiles = walked.rows.ceil_div(rows) * walked.columns.ceil_div(width) * numel(&walked.batches.shape);
         emitter.launch(kernel, code, flat(tiles * Dim::from(splits) * when));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(lanes: usize, sizes: [i64; 3]) -> Stream {
+        Stream::choose([Walk::KMajor; 2], lanes, sizes, 1).expect("K is contiguous")
+    }
+
+    #[test]
+    fn tiles_fit_their_rows_and_shared_memory() {
+        for lanes in [1, 2] {
+            for rows in [1, 8, 9, 33, 64, 100, 128, 129, 300, 1000] {
+                for (columns, depth) in [(65, 8), (96, 2880), (4096, 4096), (28672, 4096), (4096, 14336)] {
+                    let stream = choose(lanes, [rows, columns, depth]);
+                    assert!(stream.rows % 8 == 0 && stream.rows <= MOST_ROWS, "{stream:?}");
+                    assert!(rows > MOST_ROWS || (rows..rows + 8).contains(&stream.rows), "{rows}: {stream:?}");
+                    // Sums of all blocks lie where the stages were.
+                    let own = ceil_div(stream.rows / 8, stream.splits);
+                    let sums = stream.splits * own * stream.parts * stream.groups * 2048;
+                    assert!(sums <= i64::from(stream.stages() * stream.stage_bytes()), "{stream:?}");
+                    let bytes = (1024 + stream.stages() * (stream.stage_bytes() + 16) + 1024) * stream.residents();
+                    assert!(bytes <= 228 << 10, "{stream:?} takes {bytes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_narrow_product_is_split_over_the_device() {
+        let blocks = |s: Stream| ceil_div(4096, s.width()) * s.splits;
+        assert!(blocks(choose(1, [1, 4096, 4096])) > 100);
+        assert!(choose(1, [1, 4096, 64]).splits == 1);
+    }
+
+    #[test]
+    fn rows_must_have_k_contiguous() {
+        assert_eq!(Stream::choose([Walk::RowMajor, Walk::KMajor], 1, [1, 4096, 4096], 1), None);
+        assert_eq!(Stream::choose([Walk::KMajor; 2], 4, [1, 4096, 4096], 1), None);
     }
 }
