@@ -347,7 +347,7 @@ impl Case {
                 self.add(float, &[2 * t / a_repeat, n]);
                 self.add(float, &[2 * t / b_repeat, k]);
                 self.indices(&[2 * t], 5);
-                ExpertOuter { experts: Dim::from(3), a_repeat, b_repeat, dtype: float }.into()
+                ExpertOuter { experts: Dim::from(self.pick(&[1, 3, 4])), a_repeat, b_repeat, dtype: float }.into()
             }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
