@@ -504,7 +504,8 @@ fn every_attribute_is_varied() {
 }
 
 /// Rows whose operands have each one rank.
-const FIXED_RANK: [OpCode; 8] = [
+const FIXED_RANK: [OpCode; 9] = [
+    OpCode::ExpertOuter,
     OpCode::GroupedMm,
     OpCode::Contract,
     OpCode::Index,
