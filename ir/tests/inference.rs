@@ -379,13 +379,19 @@ impl Case {
             OpCode::Moe => {
                 let (tokens, k) = (self.below(4), 1 + self.below(2));
                 self.add(float, &[tokens, 4]);
+                let gated = self.coin();
                 for (rows, columns) in [(6, 4), (6, 4), (4, 6)] {
+                    if self.operands.len() == 3 && !gated {
+                        self.operands.extend([Operand::None, Operand::None]);
+                        continue;
+                    }
                     self.add(float, &[3, rows, columns]);
                     self.optional(float, &[3, rows]);
                 }
                 self.indices(&[tokens, k], 5);
                 self.add(float, &[tokens, k]);
-                Moe { program: gating(float), dtype: float }.into()
+                let program = if gated { gating(float) } else { sum(1, float) };
+                Moe { program, dtype: float }.into()
             }
         }
     }

@@ -50,9 +50,9 @@ pub(super) fn combine(op: &Combine, call: &Call<'_>) -> Result<Tensor, EvalError
     encode(op.dtype, call.shape(), &out)
 }
 
-/// A gating program on two columns of accumulators; its one result is stored in the program's dtype.
-fn gate<W: Column>(program: &Program, dtype: DType, gate: Vec<W>, up: Vec<W>, shape: &[usize]) -> Result<Tensor, EvalError> {
-    let params = [gate, up].map(|column| W::values(column).converted(dtype, program.params[0]));
+/// A gating program on columns of accumulators; its one result is stored in the program's dtype.
+fn gate<W: Column>(program: &Program, dtype: DType, columns: Vec<Vec<W>>, shape: &[usize]) -> Result<Tensor, EvalError> {
+    let params: Vec<_> = columns.into_iter().map(|column| W::values(column).converted(dtype, program.params[0])).collect();
     run(program, &params, shape)?.pop().ok_or_else(|| EvalError::Data("a gating program has one result".into()))
 }
 
@@ -73,7 +73,7 @@ pub(super) fn dense_glu(op: &DenseGlu, call: &Call<'_>) -> Result<Tensor, EvalEr
             }
             Ok(out)
         };
-        gate(&op.program, x.dtype(), product(1)?, product(3)?, call.shape())
+        gate(&op.program, x.dtype(), vec![product(1)?, product(3)?], call.shape())
     })
 }
 
@@ -92,10 +92,11 @@ pub(super) fn moe(op: &Moe, call: &Call<'_>) -> Result<Tensor, EvalError> {
         };
         let tokens = decode::<W>(x);
         let rows: Vec<W> = tokens.chunks_exact(hidden.max(1)).flat_map(|row| row.repeat(k)).collect();
-        let (gated, up) = (project(&rows, 1, 2)?, project(&rows, 3, 2)?);
+        let lanes: Vec<usize> = [1, 3].into_iter().filter(|&lane| call.optional(lane).is_some()).collect();
+        let columns = lanes.iter().map(|&lane| project(&rows, lane, lanes.len())).collect::<Result<Vec<_>, _>>()?;
         let inner = call.tensor(1)?.shape()[1];
         // Rounded to x's dtype where PyTorch stores: after the gating and after the down projection.
-        let gated = cast(&gate(&op.program, x.dtype(), gated, up, &[chosen.len(), inner])?, x.dtype())?;
+        let gated = cast(&gate(&op.program, x.dtype(), columns, &[chosen.len(), inner])?, x.dtype())?;
         let width = call.shape()[1];
         let y = encode(x.dtype(), &[chosen.len(), width], &project(&decode::<W>(&gated), 5, 1)?)?;
         let mut y = decode::<f64>(&y).into_owned();

@@ -276,5 +276,6 @@ ops! {
         { score: RouteScore, scores: DType, k: usize, groups: Axes, masked: Scalar, gathered: bool, weigh: Arc<Program> };
     /// A mixture-of-experts block: for token t and j < k, `down(program(gate(x[t]), up(x[t])))` by the matrices of expert `ids[t, j]`, summed with
     /// `weights[t, j]`. Shapes: x [T, H], gate and up [E, I, H], down [E, H, I], biases [E, ·], ids and weights [T, k]. Ids of E or more add nothing.
-    Moe "moe" ("x", "gate", "gate_bias?", "up", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };
+    /// Without `up` the program is an activation of the gate alone.
+    Moe "moe" ("x", "gate", "gate_bias?", "up?", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };
 }
