@@ -209,6 +209,13 @@ impl Case {
                 self.add(float, &shape);
                 Softmax { dim: self.below(shape.len()), log: self.coin(), dtype: self.pick(&FLOATS) }.into()
             }
+            OpCode::LayerNorm => {
+                shape.push(3);
+                self.add(float, &shape);
+                self.optional(float, &[3]);
+                self.optional(float, &[3]);
+                LayerNorm { eps: Scalar::Float(1e-5), dtype: self.pick(&FLOATS) }.into()
+            }
             OpCode::RmsNorm => {
                 shape.push(3);
                 self.add(float, &shape);

@@ -256,7 +256,12 @@ proptest! {
             case.call(Softmax { dim, log, dtype: to }, [x.into()])
         } else {
             let weight = if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
-            case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight])
+            let bias = if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
+            if case.rng.random() {
+                case.call(LayerNorm { eps: Scalar::Float(1e-3), dtype: to }, [x.into(), weight, bias])
+            } else {
+                case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight])
+            }
         };
         case.check(node)?;
     }

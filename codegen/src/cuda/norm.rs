@@ -1,4 +1,4 @@
-//! Softmax and RMSNorm: a warp or a block for each row, which stays in registers where it fits.
+//! Softmax, RMSNorm and LayerNorm: a warp or a block for each row, which stays in registers where it fits.
 
 use super::{
     ctype,
@@ -10,7 +10,7 @@ use super::{
 use crate::{Step, TensorRef};
 use eglu_ir::{
     DType, Dim,
-    ops::{RmsNorm, Softmax},
+    ops::{LayerNorm, RmsNorm, Softmax},
 };
 
 /// The most values that a thread keeps of its row.
@@ -186,6 +186,35 @@ pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit
     let store = row.store(&mut kernel, &convert, &format!("value * scale{weight}"))?;
     let body = format!(
         "SumState<{ty}> sum;\n{sum}{merge}(sum);\nconst {ty} scale = 1 / sqrt_(sum.value / ({ty}){length} + {});\n{store}",
+        ctype::literal(op.eps, compute)?,
+    );
+    row.finish(emitter, kernel, &body)
+}
+
+/// LayerNorm over the last dim: the mean, then the squares of what is above and below it.
+pub(super) fn layer_norm(emitter: &mut Emitter, step: &Step, op: &LayerNorm) -> Emit<()> {
+    let x = tensor(step, 0)?;
+    let Some(last) = x.layout.shape.len().checked_sub(1) else { return Err(Unsupported::new("x must have at least one dim")) };
+    let compute = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let mut kernel = Kernel::new(format!("layer_norm_{}", op.dtype));
+    let row = Row::new(&mut kernel, x, &step.outputs[0], last, compute)?;
+    let (ty, merge, length) = (row.ty, row.walk.merge, row.walk.length.clone());
+    let mut factor = |i: usize, sign: &str| match optional(step, i) {
+        Some(w) => {
+            let pointer = kernel.read(w)?;
+            Ok(format!(" {sign} ({ty})up({pointer}[{}])", kernel.offset(&["r".into()], &w.layout.strides)))
+        }
+        None => Ok(String::new()),
+    };
+    let (weight, bias) = (factor(1, "*")?, factor(2, "+")?);
+    let convert = |x: &str| format!("({ty}){x}");
+    let sum = row.each(&mut kernel, &convert, true, &Body { each: "sum.add(value, r);\n", ..Body::default() })?;
+    let squares = "squares.add((value - mean) * (value - mean), r);\n";
+    let squares = row.each(&mut kernel, &convert, false, &Body { each: squares, ..Body::default() })?;
+    let store = row.store(&mut kernel, &convert, &format!("(value - mean) * scale{weight}{bias}"))?;
+    let body = format!(
+        "SumState<{ty}> sum;\n{sum}{merge}(sum);\nconst {ty} mean = sum.value / ({ty}){length};\nSumState<{ty}> squares;\n\
+         {squares}{merge}(squares);\nconst {ty} scale = 1 / sqrt_(squares.value / ({ty}){length} + {});\n{store}",
         ctype::literal(op.eps, compute)?,
     );
     row.finish(emitter, kernel, &body)

@@ -3,7 +3,7 @@
 use super::{Call, EvalError, element::decode, strides::Offsets, values::cast};
 use crate::{
     DType, Tensor,
-    ops::{RmsNorm, Softmax, pointwise::Real},
+    ops::{LayerNorm, RmsNorm, Softmax, pointwise::Real},
 };
 
 /// Softmax (or its logarithm) of one line, shifted by its maximum.
@@ -56,6 +56,22 @@ pub(super) fn rms_norm(op: &RmsNorm, call: &Call<'_>) -> Result<Tensor, EvalErro
         let mean = row.iter().map(|x| x * x).sum::<f64>() / width as f64;
         let scale = 1.0 / (mean + op.eps.as_f64()).sqrt();
         out.extend(row.iter().enumerate().map(|(i, x)| x * scale * weight.as_ref().map_or(1.0, |w| w[i])));
+    }
+    super::element::encode(op.dtype, call.shape(), &out)
+}
+
+pub(super) fn layer_norm(op: &LayerNorm, call: &Call<'_>) -> Result<Tensor, EvalError> {
+    let x = call.tensor(0)?;
+    let values = decode::<f64>(x);
+    let width = x.shape().last().copied().unwrap_or(1);
+    let [weight, bias] = [1, 2].map(|i| call.optional(i).map(|factor| decode::<f64>(factor)));
+    let mut out = Vec::with_capacity(values.len());
+    for row in values.chunks_exact(width.max(1)) {
+        let mean = row.iter().sum::<f64>() / width as f64;
+        let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / width as f64;
+        let scale = 1.0 / (variance + op.eps.as_f64()).sqrt();
+        let factor = |i: usize| scale * weight.as_ref().map_or(1.0, |w| w[i]);
+        out.extend(row.iter().enumerate().map(|(i, x)| (x - mean) * factor(i) + bias.as_ref().map_or(0.0, |b| b[i])));
     }
     super::element::encode(op.dtype, call.shape(), &out)
 }

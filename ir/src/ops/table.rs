@@ -217,6 +217,8 @@ ops! {
     Softmax "softmax" ("x") Kernel { dim: usize, log: bool, dtype: DType };
     /// `x / sqrt(mean(x²) + eps) · weight` over the last dim (RMSNorm, Zhang & Sennrich 2019); `dtype` is that of the result.
     RmsNorm "rms_norm" ("x", "weight?") Kernel { eps: Scalar, dtype: DType };
+    /// `(x - mean(x)) / sqrt(var(x) + eps) · weight + bias` along the last dim (`layer_norm`); stored as `dtype`.
+    LayerNorm "layer_norm" ("x", "weight?", "bias?") Kernel { eps: Scalar, dtype: DType };
 
     /// `a[…, M, K] · b[…, K, N]`, leading dims broadcast (`matmul`, `mm`, `bmm`, `linear`).
     MatMul "matmul" ("a", "b") Kernel {};

@@ -45,6 +45,7 @@ pub enum Kernel {
     Softmax(usize, bool),
     /// With this epsilon.
     RmsNorm(f64),
+    LayerNorm(f64),
     /// A convolution or one of its gradients.
     Convolution,
     /// Slices by index.
@@ -95,6 +96,7 @@ impl Kernel {
             Op::DenseGlu(op) => Kernel::DenseGlu(Block::new(&op.program)?),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
+            Op::LayerNorm(op) => Kernel::LayerNorm(op.eps.as_f64()),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
             Op::Convolution(_) | Op::ConvolutionInput(_) | Op::ConvolutionWeight(_) => Kernel::Convolution,
             Op::Index(_) => Kernel::Index,
@@ -129,6 +131,7 @@ impl Kernel {
             Kernel::DenseGlu(block) => contract::dense_glu(call, block),
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),
+            Kernel::LayerNorm(eps) => rows::layer_norm(call, *eps),
             Kernel::RmsNorm(eps) => rows::rms_norm(call, *eps),
             Kernel::Convolution => convolution::convolution(call),
             Kernel::Index => match &call.step.op {

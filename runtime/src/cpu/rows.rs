@@ -91,6 +91,36 @@ pub fn rms_norm(call: &mut Call<'_>, eps: f64) -> Outcome {
     })
 }
 
+/// `(x - mean(x)) / sqrt(var(x) + eps) · weight + bias` along the last dim.
+pub fn layer_norm(call: &mut Call<'_>, eps: f64) -> Outcome {
+    let x = call.view(0)?.clone();
+    let factors = [1, 2].map(|i| call.optional(i).cloned());
+    let odd = factors.iter().flatten().any(|factor| Class::of(factor.dtype) != Class::of(x.dtype));
+    if !covers(&x, call.outputs[0].dtype) || odd {
+        return Ok(Taken::Refused);
+    }
+    with_number!(x.dtype, T => {
+        let [weight, bias] = factors.map(|factor| factor.as_ref().map(read_all::<T>));
+        each_row::<T>(call, &x, |row| layer_row(row, weight.as_deref(), bias.as_deref(), eps))
+    })
+}
+
+fn layer_row<T: Number>(row: &mut [T], weight: Option<&[T]>, bias: Option<&[T]>, eps: f64) {
+    simd(|| {
+        let length = T::lit(row.len() as f64);
+        let mean = sum(row.iter().copied()) / length;
+        row.iter_mut().for_each(|x| *x = *x - mean);
+        let scale = T::one() / (sum(row.iter().map(|&x| x * x)) / length + T::lit(eps)).sqrt();
+        row.iter_mut().for_each(|x| *x = *x * scale);
+        if let Some(weight) = weight {
+            row.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x * w);
+        }
+        if let Some(bias) = bias {
+            row.iter_mut().zip(bias).for_each(|(x, &b)| *x = *x + b);
+        }
+    });
+}
+
 fn rms_row<T: Number>(row: &mut [T], weight: Option<&[T]>, eps: f64) {
     simd(|| {
         let mean = sum(row.iter().map(|&x| x * x)) / T::lit(row.len() as f64);

@@ -5,7 +5,8 @@ use crate::{
     DType, Dim, Shape, TensorType,
     dtype::Category,
     ops::{
-        Args, Axes, Cost, Cumsum, InferError, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax, Types,
+        Args, Axes, Cost, Cumsum, InferError, LayerNorm, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax,
+        Types,
         cost::{instructions, numel, results},
         one,
     },
@@ -102,6 +103,26 @@ impl OpDef for Softmax {
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
         // Maximum, difference, exponential, sum, quotient.
         Cost::streaming(operands, outputs, 5)
+    }
+}
+
+impl OpDef for LayerNorm {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let x = args.tensor(0, "x")?;
+        let last = x.shape.last().ok_or_else(|| InferError::new("x must have at least one dim"))?;
+        for (i, what) in [(1, "weight"), (2, "bias")] {
+            if let Some(factor) = args.optional(i) {
+                super::rank(what, factor, 1)?;
+                same(&format!("extents of {what} and of x's last dim"), &factor.shape[0], last)?;
+            }
+        }
+        Ok(one(self.dtype, x.shape.clone()))
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        // Sum, difference, square, sum, scale, weight, bias.
+        Cost::streaming(operands, outputs, 7)
     }
 }
 
