@@ -124,13 +124,13 @@ fn layer_norm() -> Result<Vec<Rule>, RuleError> {
             .fuses()
             .when("last-dim", last_dim)
             .when("accumulates", accumulates)
-            .builds(|s| {
-                let (x, w) = (s.id("?x"), s.id("?w"));
-                let eps = s.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
-                let dtype = s.attr("?d").ok_or_else(|| Refusal::new("types", "no dtype"))?;
-                let none = s.leaf(Head::Absent);
-                s.call(LayerNorm { eps, dtype }, &[x, w, none])
-            })?,
+            .builds(centered)?,
+        rule("layer-norm-widened", SameAccumulator, "the mean that is taken off may be that of the 16-bit row, added up in f32")
+            .from("(rms_norm (sub (cast ?x dtype:f32) (reduce ?x reduce:mean ?dims flag:true dtype:f32)) ?w ?eps ?d)")
+            .fuses()
+            .when("last-dim", last_dim)
+            .when("widened", widened("?x"))
+            .builds(centered)?,
         rule("layer-norm-biased", SameAccumulator, "the norm's bias is added in the same pass")
             .from_all(either("add", "?b", "(layer_norm ?x ?w none ?eps ?d)"))
             .fuses()
@@ -154,6 +154,14 @@ fn layer_norm() -> Result<Vec<Rule>, RuleError> {
             })
             .becomes("(layer_norm ?x ?w ?b ?eps ?d)")?,
     ])
+}
+
+fn centered(site: &mut Site<'_>) -> Result<egg::Id, Refusal> {
+    let (x, w) = (site.id("?x"), site.id("?w"));
+    let eps = site.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
+    let dtype = site.attr("?d").ok_or_else(|| Refusal::new("types", "no dtype"))?;
+    let none = site.leaf(Head::Absent);
+    site.call(LayerNorm { eps, dtype }, &[x, w, none])
 }
 
 fn last_dim(site: &Site<'_>) -> Verdict {
