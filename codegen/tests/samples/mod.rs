@@ -101,13 +101,13 @@ pub fn sample(code: OpCode) -> Sample {
             let x = b.input(Bf16, &[s, d(64)]);
             b.call(Softmax { dim: 1, log: false, dtype: F32 }, &[x])
         }
-        OpCode::LayerNorm => {
-            let (x, w, bias) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64]), b.fixed(F32, &[64]));
-            b.call(LayerNorm { eps: Scalar::Float(1e-5), dtype: Bf16 }, &[x, w, bias])
-        }
         OpCode::RmsNorm => {
             let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64]));
             b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: Bf16 }, &[x, w])
+        }
+        OpCode::LayerNorm => {
+            let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64]));
+            b.call(LayerNorm { eps: Scalar::Float(1e-5), dtype: Bf16 }, &[x, w, w])
         }
         OpCode::MatMul => {
             let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64, 200]));

@@ -217,7 +217,8 @@ ops! {
     Softmax "softmax" ("x") Kernel { dim: usize, log: bool, dtype: DType };
     /// `x / sqrt(mean(x²) + eps) · weight` over the last dim (RMSNorm, Zhang & Sennrich 2019); `dtype` is that of the result.
     RmsNorm "rms_norm" ("x", "weight?") Kernel { eps: Scalar, dtype: DType };
-    /// `(x - mean(x)) / sqrt(var(x) + eps) · weight + bias` along the last dim (`layer_norm`); stored as `dtype`.
+    /// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last dim, then each row's mean and `1 / sqrt(variance + eps)`, dims kept
+    /// and in opmath (`native_layer_norm`); `dtype` is that of the first result.
     LayerNorm "layer_norm" ("x", "weight?", "bias?") Kernel { eps: Scalar, dtype: DType };
 
     /// `a[…, M, K] · b[…, K, N]`, leading dims broadcast (`matmul`, `mm`, `bmm`, `linear`).

@@ -3,7 +3,7 @@
 use crate::rebuild::Rebuild;
 use eglu_ir::{
     DType, Graph, GraphError, NodeId, Op, Value,
-    ops::{Cast, Combine, LayerNorm, Moe, RmsNorm, Softmax},
+    ops::{Cast, Combine, Moe, RmsNorm, Softmax},
 };
 
 /// `cast(softmax(x))` becomes a softmax of the cast's dtype, where the kernel computes in the opmath of both and nothing else reads the wide
@@ -42,7 +42,6 @@ fn absorbed(graph: &Graph, id: NodeId) -> Option<(NodeId, Op)> {
     let dtype = *dtype;
     let op = match graph.node(source.node).op()? {
         Op::Softmax(softmax) => Softmax { dtype, ..softmax.clone() }.into(),
-        Op::LayerNorm(norm) => LayerNorm { dtype, ..norm.clone() }.into(),
         Op::RmsNorm(norm) => RmsNorm { dtype, ..norm.clone() }.into(),
         Op::Combine(_) => Combine { dtype }.into(),
         Op::Moe(moe) => Moe { dtype, ..moe.clone() }.into(),

@@ -1,6 +1,7 @@
 //! Every term of every class has the same value.
 
 use crate::{
+    backward,
     blocks::{Dress, MIXTRAL, Sizes, Variant, block, dense, experts_only},
     single,
 };
@@ -85,6 +86,7 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     }
     graphs.extend([true, false].map(|gate| single::half_biased(rows, gate)));
     graphs.extend(single::graphs(rows, sizes));
+    graphs.extend(backward::graphs(rows, sizes));
     graphs
 }
 

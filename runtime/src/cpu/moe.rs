@@ -63,7 +63,7 @@ fn run<T: Number>(
     let memory = Shared::new(bytemuck::cast_slice_mut(active));
     groups.tasks(inner).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
         for (i, lane) in lanes.iter().enumerate() {
-            scratch.multiply(i, packed, lane, expert, r.clone(), c.clone());
+            scratch.multiply(i, packed, lane, expert, (r.clone(), c.clone()), lanes.len() * inner);
         }
         let at = expert * inner + c.start..expert * inner + c.end;
         let bias = |bias: &'_ Option<Vec<T>>| -> Option<Vec<T>> { bias.as_ref().map(|bias| bias[at.clone()].to_vec()) };
@@ -76,7 +76,7 @@ fn run<T: Number>(
 
     let memory = Shared::new(bytemuck::cast_slice_mut(results));
     groups.tasks(n).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
-        scratch.multiply(0, active, down, expert, r.clone(), c.clone());
+        scratch.multiply(0, active, down, expert, (r.clone(), c.clone()), n);
         for (line, row) in scratch.tiles[0].chunks_exact(c.len()).zip(r) {
             let at = (row * n + c.start) * size_of::<T>();
             // SAFETY: tasks cover disjoint rows and columns of the results.
@@ -103,13 +103,21 @@ struct Tiles<T> {
 }
 
 impl<T: Number> Tiles<T> {
-    /// Tile `i` = rows `r` of `packed` times columns `c` of the expert's matrix.
-    fn multiply(&mut self, i: usize, packed: &[T], w: &View<'_>, expert: usize, r: Range<usize>, c: Range<usize>) {
+    /// Tile `i` = rows `r` of `packed` times columns `c` of the expert's matrix, which are some of so many.
+    fn multiply(
+        &mut self,
+        i: usize,
+        packed: &[T],
+        w: &View<'_>,
+        expert: usize,
+        (r, c): (Range<usize>, Range<usize>),
+        columns: usize,
+    ) {
         let k = w.shape[1];
         let tile = &mut self.tiles[i];
         tile.resize((r.len() * c.len()).max(tile.len()), T::default());
         let left = Panel::dense(&packed[r.start * k..r.end * k], r.len(), k);
-        multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), &mut self.widened), tile, c.len());
+        multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), &mut self.widened), tile, c.len(), columns);
     }
 }
 

@@ -112,7 +112,7 @@ fn layer_norm() -> Result<Vec<Rule>, RuleError> {
         rule(name, Exact, "the norm computes in f32, so widening what it reads first changes nothing")
             .from(from)
             .when("widened", widened(var))
-            .becomes("(layer_norm ?x ?w ?b ?eps ?d)")
+            .becomes("(out0 (layer_norm ?x ?w ?b ?eps ?d))")
     };
     let factor = |site: &Site<'_>, var: &str| {
         let (factor, last) = (site.extent(var, 0), site.shape("?x").last().cloned());
@@ -132,27 +132,28 @@ fn layer_norm() -> Result<Vec<Rule>, RuleError> {
             .when("widened", widened("?x"))
             .builds(centered)?,
         rule("layer-norm-biased", SameAccumulator, "the norm's bias is added in the same pass")
-            .from_all(either("add", "?b", "(layer_norm ?x ?w none ?eps ?d)"))
+            .from_all(either("add", "?b", "(out0 (layer_norm ?x ?w none ?eps ?d))"))
             .fuses()
             .when("bias-of-last-dim", move |s| factor(s, "?b"))
             .builds(|s| {
                 let (x, w, b) = (s.id("?x"), s.id("?w"), s.id("?b"));
                 let eps = s.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
                 let dtype = s.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
-                s.call(LayerNorm { eps, dtype }, &[x, w, b])
+                let norm = s.call(LayerNorm { eps, dtype }, &[x, w, b])?;
+                Ok(s.output(norm, 0))
             })?,
-        upcast("layer-norm-of-upcast", "(layer_norm (cast ?x dtype:f32) ?w ?b ?eps ?d)", "?x")?,
-        upcast("layer-norm-of-upcast-weight", "(layer_norm ?x (cast ?w dtype:f32) ?b ?eps ?d)", "?w")?,
-        upcast("layer-norm-of-upcast-bias", "(layer_norm ?x ?w (cast ?b dtype:f32) ?eps ?d)", "?b")?,
+        upcast("layer-norm-of-upcast", "(out0 (layer_norm (cast ?x dtype:f32) ?w ?b ?eps ?d))", "?x")?,
+        upcast("layer-norm-of-upcast-weight", "(out0 (layer_norm ?x (cast ?w dtype:f32) ?b ?eps ?d))", "?w")?,
+        upcast("layer-norm-of-upcast-bias", "(out0 (layer_norm ?x ?w (cast ?b dtype:f32) ?eps ?d))", "?b")?,
         rule("layer-norm-rounded", Exact, "a norm rounded afterwards may be stored rounded")
-            .from("(cast (layer_norm ?x ?w ?b ?eps dtype:f32) ?d)")
+            .from("(cast (out0 (layer_norm ?x ?w ?b ?eps dtype:f32)) ?d)")
             .when("narrower", |s| {
                 let to: Option<DType> = s.attr("?d");
                 Verdict::when(to.is_some_and(|to| to.is_float() && to != DType::F32 && to.opmath() == DType::F32), || {
                     "the cast does not merely round".into()
                 })
             })
-            .becomes("(layer_norm ?x ?w ?b ?eps ?d)")?,
+            .becomes("(out0 (layer_norm ?x ?w ?b ?eps ?d))")?,
     ])
 }
 
@@ -161,7 +162,8 @@ fn centered(site: &mut Site<'_>) -> Result<egg::Id, Refusal> {
     let eps = site.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
     let dtype = site.attr("?d").ok_or_else(|| Refusal::new("types", "no dtype"))?;
     let none = site.leaf(Head::Absent);
-    site.call(LayerNorm { eps, dtype }, &[x, w, none])
+    let norm = site.call(LayerNorm { eps, dtype }, &[x, w, none])?;
+    Ok(site.output(norm, 0))
 }
 
 fn last_dim(site: &Site<'_>) -> Verdict {
