@@ -217,9 +217,10 @@ fn overwrite_strided(
     value: Value,
     hint: &str,
 ) -> Result<Value, GraphError> {
-    let steps = Iota { len, start: 0, step: slice.step, dtype: DType::I64 };
+    let known = slice.start.as_const();
+    let steps = Iota { len, start: known.unwrap_or(0), step: slice.step, dtype: DType::I64 };
     let mut positions: Value = graph.add_call(&format!("{hint}.positions"), steps.into(), [])?.into();
-    if !slice.start.is(0) {
+    if known.is_none() {
         let start = number::of_dim(graph, &slice.start, hint)?;
         positions = graph.add_call(&format!("{hint}.positions"), Pointwise::Add.into(), [positions.into(), start])?.into();
     }

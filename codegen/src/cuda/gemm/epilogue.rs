@@ -60,7 +60,8 @@ impl Epilogue<'_> {
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
-            let pairs = self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
+            let pairs =
+                self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
             } else if pairs {
@@ -75,6 +76,14 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
+        let checked = !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
+        if !checked {
+            // The copy engine leaves out what lies outside.
+            return Ok(format!(
+                "[&](int m, int n, const auto& acc) {{\n{declare}#pragma unroll\nfor (int e = 0; e < {}; e++) {call}{stores}}}",
+                self.run
+            ));
+        }
         let (run, valid) = match self.run {
             1 => (1, "1".to_string()),
             run => (run, format!("column + 1 < {columns} ? {run} : 1")),

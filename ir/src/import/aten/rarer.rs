@@ -1,8 +1,8 @@
 //! The table, continued: operators that models use now and then.
 
 use super::{
-    Build, activations, attention, channels, complex, convolution, creation, diagonals, einsum, indexing, losses, pointwise,
-    selections, special, statistics, updates, views,
+    Build, activations, attention, channels, complex, convolution, creation, diagonals, einsum, indexing, losses, norms,
+    pointwise, selections, special, statistics, updates, views,
 };
 use crate::ops::Pointwise as P;
 use statistics::Moment;
@@ -114,7 +114,7 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.cumprod[_].default(self, dim, dtype=None)", selections::cumprod),
     ("aten.trace.default(self)", diagonals::trace),
     // Norms and losses.
-    ("aten.native_layer_norm.default(input, normalized_shape, weight, bias, eps)", channels::native_layer_norm),
+    ("aten.native_layer_norm.default(input, normalized_shape, weight, bias, eps)", norms::native_layer_norm),
     ("aten.group_norm.default(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True)", channels::group_norm),
     ("aten.native_group_norm.default(input, weight, bias, N, C, HxW, group, eps)", channels::native_group_norm),
     (
