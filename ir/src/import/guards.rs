@@ -68,7 +68,8 @@ pub fn narrow(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc<st
 fn truths(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, Vec<bool>)> {
     let mut parser = Parser { rest: guard, graph };
     let left = parser.sum(0)?;
-    let comparisons: [(&str, fn(i64, i64) -> bool); 6] = [
+    type Comparison = (&'static str, fn(i64, i64) -> bool);
+    let comparisons: [Comparison; 6] = [
         ("==", |a, b| a == b),
         ("!=", |a, b| a != b),
         ("<=", |a, b| a <= b),
