@@ -369,11 +369,11 @@ impl Case {
                 self.add(float, &[tokens, 6]);
                 self.optional(float, &[6]);
                 let (score, gathered) = (self.pick(RouteScore::ALL), self.coin());
-                let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2) as usize, 2]) };
+                let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2), 2]) };
                 let mut weigh = Program::new([float; 2]);
                 weigh.results.push((Ref::Param(self.below(2) as u32), self.pick(&FLOATS)));
                 let masked = self.pick(&[Scalar::Int(0), Scalar::Float(f64::NEG_INFINITY)]);
-                let k = 1 + self.below(5) as usize;
+                let k = 1 + self.below(5);
                 Route { score, scores: float, k, groups, masked, gathered, weigh: weigh.into() }.into()
             }
             OpCode::Moe => {
