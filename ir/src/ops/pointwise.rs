@@ -346,7 +346,7 @@ pointwise! {
     Log10 "log10" (x) Float real x.log10(); int NoInt; cuda "log10_({0})"; doc "Logarithm to base 10."
     Erfc "erfc" (x) Float real x.erfc(); int NoInt; cuda "erfc_({0})"; doc "`1 - erf(x)`, also where that cancels."
     Lgamma "lgamma" (x) Float real x.lgamma(); int NoInt; cuda "lgamma_({0})"; doc "`log |Γ(x)|`."
-    Conj "conj" (x) Promote real x; int x; cuda "({0})"; doc "Complex conjugate; real numbers are their own."
+    Conj "conj" (x) Promote real x; int x; cuda "conj_({0})"; doc "Complex conjugate; real numbers are their own."
     SignBit "signbit" (x) Compare real Truth(x.is_sign_negative()); int x < 0; cuda "signbit_({0})"; doc "True for negative numbers, minus zero among them."
     Sigmoid "sigmoid" (x) Float real sigmoid(x); int NoInt; cuda "sigmoid_({0})"; doc "`1 / (1 + e⁻ˣ)`."
     Silu "silu" (x) Float real x / (T::one() + (-x).exp()); int NoInt; cuda "silu_({0})"; doc "`x · sigmoid(x)`."

@@ -6,5 +6,6 @@ mod compiles;
 mod device;
 mod nvrtc;
 mod on_device;
+mod reductions;
 mod rows;
 mod runs;
