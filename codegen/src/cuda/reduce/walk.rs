@@ -127,6 +127,12 @@ impl Walk {
         }
     }
 
+    /// True if neighbours in memory belong to neighbouring lines, not to one.
+    pub fn goes_across(&self, chain: &Chain) -> bool {
+        let next = |strides: &[Vec<Dim>]| (0..chain.inputs.len()).any(|i| strides[i].last().is_some_and(|step| step.is(1)));
+        !next(&self.reduced.strides) && next(&self.kept.strides) && !self.reduced.shape.is_empty()
+    }
+
     /// True if an input's elements move in groups; else one element repeats along each group.
     pub fn moves(&self, input: usize) -> bool {
         self.width == 1 || self.reduced.strides[input].last().is_some_and(|step| step.is(1))
