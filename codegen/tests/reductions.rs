@@ -121,5 +121,8 @@ fn the_page_is_up_to_date() {
         std::fs::write(path, &text).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == text, "docs/reductions.md is out of date: run UPDATE_EXPECT=1 cargo test -p eglu-codegen --test reductions");
+    assert!(
+        written == text,
+        "docs/reductions.md is out of date: run UPDATE_EXPECT=1 cargo test -p eglu-codegen --test reductions"
+    );
 }

@@ -24,6 +24,8 @@ pub(super) enum Header {
     GemmTiled,
     Hopper,
     GemmWgmma,
+    GemmDense,
+    GemmStream,
 }
 
 impl Header {
@@ -44,6 +46,8 @@ impl Header {
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
             Header::Hopper => include_str!("device/hopper.cuh"),
             Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
+            Header::GemmDense => include_str!("device/gemm_dense.cuh"),
+            Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
     }
 }

@@ -50,7 +50,9 @@ fn plain(step: &Step, op: &Reduce) -> Emit<Chain> {
     };
     let mut prologue = Program::new([x.dtype]);
     // Elements are rounded to the result's dtype first (torch.sum's `dtype`), where it does not hold them as they are.
-    let exact = value == x.dtype || value == x.dtype.opmath() || (value.is_int() && !x.dtype.is_float() && value.size() >= x.dtype.size());
+    let exact = value == x.dtype
+        || value == x.dtype.opmath()
+        || (value.is_int() && !x.dtype.is_float() && value.size() >= x.dtype.size());
     let element = if exact { Ref::Param(0) } else { prologue.push(InstrOp::Cast, [Ref::Param(0)], value) };
     prologue.results.push((element, value));
     let stage = Stage {

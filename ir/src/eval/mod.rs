@@ -4,6 +4,7 @@
 
 mod convolution;
 mod element;
+mod experts;
 mod float8;
 mod fused;
 mod graph;
@@ -14,6 +15,7 @@ mod order;
 mod pointwise;
 mod program;
 mod reduce;
+mod route;
 mod strides;
 mod values;
 mod views;
@@ -152,6 +154,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Cumsum(op) => one(reduce::cumsum(op, call)),
         Op::Softmax(op) => one(norm::softmax(op, call)),
         Op::RmsNorm(op) => one(norm::rms_norm(op, call)),
+        Op::LayerNorm(op) => norm::layer_norm(op, call),
         Op::MatMul(_) => one(matmul::matmul(call)),
         Op::GroupedMm(_) => one(matmul::grouped_mm(call)),
         Op::Convolution(op) => one(convolution::forward(op, call)),
@@ -159,6 +162,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::ConvolutionWeight(op) => one(convolution::of_weight(op, call)),
         Op::Contract(op) => matmul::contract(op, call),
         Op::ExpertMatmul(_) => one(matmul::expert_matmul(call)),
+        Op::ExpertOuter(op) => one(experts::expert_outer(op, call)),
         Op::Index(op) => one(indexing::index(op, call)),
         Op::IndexPut(op) => one(indexing::index_put(op, call)),
         Op::Gather(op) => one(indexing::gather(op, call)),
@@ -170,7 +174,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Histc(op) => one(order::histc(op, call)),
         Op::Combine(op) => one(fused::combine(op, call)),
         Op::DenseGlu(op) => one(fused::dense_glu(op, call)),
-        Op::Route(op) => fused::route(op, call),
+        Op::Route(op) => route::route(op, call),
         Op::Moe(op) => one(fused::moe(op, call)),
     }
 }

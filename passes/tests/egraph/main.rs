@@ -1,11 +1,14 @@
 //! Equality saturation on whole blocks, on single rules and on exported models.
 
 mod archives;
+mod backward;
 mod blocks;
 mod build;
+mod every_rule;
 mod fusing;
 mod near_misses;
 mod reference;
 mod regions;
+mod routers;
 mod single;
 mod soundness;

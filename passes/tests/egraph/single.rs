@@ -3,10 +3,11 @@
 use crate::{
     blocks::{Dress, MIXTRAL, Sizes, Variant, block},
     build::{Builder, float, int, shape},
+    routers::{ROUTERS, routed},
 };
 use eglu_ir::{
     DType, Graph, OpCode, Operand, Scalar, Value,
-    ops::{Cat, Expand, Glu, Pointwise, RmsNorm, TypeRule},
+    ops::{Axes, Cat, Expand, Glu, Pointwise, Reduce, ReduceKind, RmsNorm, TypeRule},
     program::{InstrOp, Program, Ref},
 };
 
@@ -111,6 +112,88 @@ pub fn norm(rows: i64, dtype: DType, power: bool, mirrored: bool) -> Graph {
     })
 }
 
+/// `(x - mean) / √(mean((x - mean)²) + ε)`, widened and rounded, with a weight and a bias; mirrored, the mean is that of the row before it is
+/// widened.
+fn layer_norm(rows: i64, dtype: DType, mirrored: bool) -> Graph {
+    graph(rows, "layer-norm", dtype, |b, narrow| {
+        let wide = |b: &mut Builder, value: Value| if dtype == DType::F32 { value } else { b.cast(value, DType::F32) };
+        let x = wide(b, narrow);
+        let mean = b.mean(if mirrored { narrow } else { x }, 1, DType::F32);
+        let centered = b.call(Pointwise::Sub, &[x.into(), mean.into()]);
+        let square = b.mul(centered, centered);
+        let variance = b.mean(square, 1, DType::F32);
+        let shifted = b.add(variance, float(1e-3));
+        let scale = b.unary(Pointwise::Rsqrt, shifted);
+        let normal = b.mul(centered, scale);
+        let [w, bias] = ["w", "bias"].map(|name| b.weight(name, dtype, &[4]));
+        let (w, bias) = (wide(b, w), wide(b, bias));
+        let weighted = if mirrored { b.mul(normal, w) } else { b.mul(w, normal) };
+        let out = if mirrored { b.add(weighted, bias) } else { b.add(bias, weighted) };
+        if dtype == DType::F32 { out } else { b.cast(out, dtype) }
+    })
+}
+
+/// How the root of a norm is written.
+#[derive(Clone, Copy)]
+enum Root {
+    Divided,
+    Power,
+    Reciprocal,
+}
+
+/// `x / √(Σx² / n + ε)` with the root in other spellings.
+fn norm_by_root(rows: i64, root: Root) -> Graph {
+    graph(rows, "norm-by-root", DType::F32, |b, x| {
+        let square = b.mul(x, x);
+        let sum = b.sum(square, 1, true, DType::F32);
+        let mean = b.call(Pointwise::Div, &[sum.into(), int(4)]);
+        let shifted = b.add(mean, float(1e-5));
+        match root {
+            Root::Power => {
+                let scale = b.call(Pointwise::Pow, &[shifted.into(), float(-0.5)]);
+                b.mul(x, scale)
+            }
+            Root::Divided => {
+                let root = b.unary(Pointwise::Sqrt, shifted);
+                b.call(Pointwise::Div, &[x.into(), root.into()])
+            }
+            Root::Reciprocal => {
+                let root = b.unary(Pointwise::Sqrt, shifted);
+                let scale = b.unary(Pointwise::Reciprocal, root);
+                b.mul(x, scale)
+            }
+        }
+    })
+}
+
+/// Softmax or its logarithm by parts.
+fn softmax_by_parts(rows: i64, log: bool) -> Graph {
+    graph(rows, "softmax-by-parts", DType::F32, |b, x| {
+        let max = Reduce { kind: ReduceKind::Amax, dims: Axes::from_slice(&[1]), keepdim: true, dtype: DType::F32 };
+        let max = b.call(max, &[x.into()]);
+        let shifted = b.call(Pointwise::Sub, &[x.into(), max.into()]);
+        let exp = b.unary(Pointwise::Exp, shifted);
+        let sum = b.sum(exp, 1, true, DType::F32);
+        if log {
+            let log = b.unary(Pointwise::Log, sum);
+            return b.call(Pointwise::Sub, &[shifted.into(), log.into()]);
+        }
+        b.call(Pointwise::Div, &[exp.into(), sum.into()])
+    })
+}
+
+/// Gate and up as chunks or as lanes of one product by a matrix `[K, 2N]`.
+fn columns(rows: i64, interleaved: bool) -> Graph {
+    graph(rows, "columns", DType::F32, |b, x| {
+        let w = b.weight("w", DType::F32, &[4, 10]);
+        let y = b.matmul(x, w);
+        let lanes = if interleaved { [((0, 10), 2), ((1, 10), 2)] } else { [((0, 5), 1), ((5, 10), 1)] };
+        let [gate, up] = lanes.map(|(bounds, step)| b.slice(y, 1, bounds, step));
+        let act = b.unary(Pointwise::Silu, gate);
+        b.mul(act, up)
+    })
+}
+
 /// Gating in f32 of 16-bit values; rounded before or after the product.
 fn upcast(rows: i64, act: Pointwise, before: bool) -> Graph {
     graph(rows, "upcast", DType::Bf16, |b, x| {
@@ -137,25 +220,20 @@ pub fn silu_by_parts(rows: i64, dtype: DType, mirrored: bool) -> Graph {
     })
 }
 
-/// A mixture routed by sigmoid or unnormalised softmax.
-fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
+/// A mixture whose weights are [E, K, N], transposed after they are picked, with gate and up as lanes of […, n, 2] or […, 2, n].
+fn lanes(sizes: Sizes, neighbours: bool) -> Graph {
     let Sizes { t, k, e, h, i } = sizes;
-    let mut b = Builder::new("routed");
+    let mut b = Builder::new("lanes");
     let x = b.input("x", DType::F32, &[t, h]);
     let router = b.weight("router", DType::F32, &[e, h]);
     let logits = b.linear(x, router);
-    let scores = if sigmoid { b.unary(Pointwise::Sigmoid, logits) } else { b.softmax(logits, DType::F32) };
-    let (mut weights, ids) = b.topk(scores, k as usize);
-    if renormalize {
-        let sum = b.sum(weights, 1, true, DType::F32);
-        weights = b.call(Pointwise::Div, &[weights.into(), sum.into()]);
-    }
+    let scores = b.softmax(logits, DType::F32);
+    let (weights, ids) = b.topk(scores, k as usize);
     let ids = b.reshape(ids, &[t * k]);
     let positions = b.iota(t * k);
     let tokens = b.floor_divide(positions, k);
     let rows = b.index(x, tokens);
     let product = |b: &mut Builder, x: Value, name: &str, n: i64, inner: i64| {
-        // Weights [E, K, N], transposed after they are picked.
         let w = b.weight(name, DType::F32, &[e, n, inner]);
         let picked = b.index(w, ids);
         let picked = b.permute(picked, &[0, 2, 1]);
@@ -163,11 +241,10 @@ fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
         let y = b.matmul(row, picked);
         b.reshape(y, &[t * k, n])
     };
-    // Gate and up are the lanes of […, n, 2] or […, 2, n].
     let both = product(&mut b, rows, "gate_up", 2 * i, h);
-    let split = if sigmoid { [t * k, i, 2] } else { [t * k, 2, i] };
+    let split = if neighbours { [t * k, i, 2] } else { [t * k, 2, i] };
     let both = b.reshape(both, &split);
-    let dim = if sigmoid { 2 } else { 1 };
+    let dim = if neighbours { 2 } else { 1 };
     let [gate, up] = [0, 1].map(|lane| {
         let one = b.slice(both, dim, (lane, lane + 1), 1);
         b.reshape(one, &[t * k, i])
@@ -182,6 +259,20 @@ fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
     let out = b.sum(y, 1, false, DType::F32);
     b.output(out);
     b.graph
+}
+
+/// Gate and up seen as […, 2, …] before they gate, as decomposed linear layers leave them.
+fn gated_views(rows: i64) -> Graph {
+    graph(2 * rows, "gated-views", DType::F32, |b, x| {
+        let lane = |b: &mut Builder, name: &str| {
+            let w = b.weight(name, DType::F32, &[5, 4]);
+            let y = b.linear(x, w);
+            b.reshape(y, &[2, rows, 5])
+        };
+        let (gate, up) = (lane(b, "gate"), lane(b, "up"));
+        let act = b.unary(Pointwise::Silu, gate);
+        b.mul(act, up)
+    })
 }
 
 /// A permutation of the first rows of a longer tensor.
@@ -208,9 +299,15 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     for dtype in [DType::F32, DType::Bf16] {
         graphs.extend([silu_by_parts(rows, dtype, false), silu_by_parts(rows, dtype, true)]);
     }
-    for sigmoid in [false, true] {
-        graphs.extend([routed(sizes, sigmoid, false), routed(sizes, sigmoid, true)]);
+    graphs.extend([lanes(sizes, false), lanes(sizes, true), gated_views(rows)]);
+    graphs.extend([Root::Divided, Root::Power, Root::Reciprocal].map(|root| norm_by_root(rows, root)));
+    graphs.extend([false, true].map(|log| softmax_by_parts(rows, log)));
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([false, true].map(|mirrored| layer_norm(rows, dtype, mirrored)));
     }
+    graphs.extend([false, true].map(|interleaved| columns(rows, interleaved)));
+    let even = Sizes { e: 2 * sizes.e, ..sizes };
+    graphs.extend(ROUTERS.map(|router| routed(even, router)));
     let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };
     graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(sizes), prefix(rows)]);
     graphs.push(graph(rows, "views", DType::F32, |b, x| {

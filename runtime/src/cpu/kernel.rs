@@ -3,7 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
-    contract, convolution, copy, experts, gather, moe, pointwise,
+    contract, convolution, copy, experts, gather, moe, outer, pointwise,
     reduce::Reduction,
     rows,
     view::View,
@@ -35,6 +35,8 @@ pub enum Kernel {
     GroupedMm(Block),
     /// Rows grouped by ids.
     ExpertMatmul(Block),
+    /// Sums of outer products by ids; how often rows of both operands repeat.
+    ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
     DenseGlu(Block),
     /// A whole block.
@@ -43,6 +45,8 @@ pub enum Kernel {
     Softmax(usize, bool),
     /// With this epsilon.
     RmsNorm(f64),
+    /// With this epsilon.
+    LayerNorm(f64),
     /// A convolution or one of its gradients.
     Convolution,
     /// Slices by index.
@@ -89,10 +93,12 @@ impl Kernel {
             Op::Contract(op) => Kernel::Contract(op.lanes, Block::new(&op.program)?),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
+            Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
             Op::DenseGlu(op) => Kernel::DenseGlu(Block::new(&op.program)?),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
+            Op::LayerNorm(op) => Kernel::LayerNorm(op.eps.as_f64()),
             Op::Convolution(_) | Op::ConvolutionInput(_) | Op::ConvolutionWeight(_) => Kernel::Convolution,
             Op::Index(_) => Kernel::Index,
             Op::Cat(op) => Kernel::Cat(op.dim),
@@ -122,10 +128,12 @@ impl Kernel {
             Kernel::MatMul(block) => contract::matmul(call, block),
             Kernel::GroupedMm(block) => experts::grouped_mm(call, block),
             Kernel::ExpertMatmul(block) => experts::expert_matmul(call, block),
+            Kernel::ExpertOuter(block, repeats) => outer::expert_outer(call, block, *repeats),
             Kernel::DenseGlu(block) => contract::dense_glu(call, block),
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),
             Kernel::RmsNorm(eps) => rows::rms_norm(call, *eps),
+            Kernel::LayerNorm(eps) => rows::layer_norm(call, *eps),
             Kernel::Convolution => convolution::convolution(call),
             Kernel::Index => match &call.step.op {
                 Op::Index(op) => gather::index(call, &op.axes.clone()),
@@ -174,7 +182,7 @@ fn pointwise_block(op: Pointwise, step: &Step) -> Option<Block> {
 fn reduction(op: &Reduce, from: DType) -> Option<Reduction> {
     use ReduceKind::*;
     if op.kind == Prod && op.dtype != op.dtype.opmath() {
-        // Products of halves are rounded after every factor, as PyTorch's are; the evaluator knows how.
+        // Products of halves are rounded after every factor, as PyTorch's are on a CPU; the evaluator knows how.
         return None;
     }
     let mut prologue = Program::new([from]);

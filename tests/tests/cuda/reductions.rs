@@ -96,7 +96,8 @@ fn every_case_agrees_with_pytorch() {
 /// Numbers that do not repeat soon, of both signs, with some NaN among floats if asked for.
 fn numbers(dtype: DType, len: usize, seed: u64, nan: bool) -> Tensor {
     let value = |i: usize| {
-        let hash = (i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
+        let hash =
+            (i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
         if nan && hash % 1009 == 0 { f64::NAN } else { (hash % 4001) as f64 / 1000.0 - 2.0 }
     };
     let values: Vec<f64> = (0..len).map(value).collect();
@@ -133,10 +134,12 @@ fn sample() -> impl Strategy<Value = Sample> {
         let order: Vec<usize> = (0..rank).collect();
         let margins = prop::collection::vec((0i64..3, 0i64..3), rank);
         let reduced = prop::collection::vec(any::<bool>(), rank);
-        (Just((dtype, shape, seed, nan)), margins, Just(order).prop_shuffle(), reduced).prop_map(|(fixed, margins, order, reduced)| {
-            let (dtype, shape, seed, nan) = fixed;
-            Sample { dtype, shape, margins, order, reduced, seed, nan }
-        })
+        (Just((dtype, shape, seed, nan)), margins, Just(order).prop_shuffle(), reduced).prop_map(
+            |(fixed, margins, order, reduced)| {
+                let (dtype, shape, seed, nan) = fixed;
+                Sample { dtype, shape, margins, order, reduced, seed, nan }
+            },
+        )
     })
 }
 

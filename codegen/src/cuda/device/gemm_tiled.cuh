@@ -11,7 +11,7 @@ struct TiledShape {
 };
 
 // Tiles of one operand: neighbouring threads read along K where that is contiguous, else along the rows.
-template <class S, int tile, bool k_fast, class Rows>
+template <class S, int tile, bool k_fast, class Rows, class Depth>
 struct ElementLoader {
     static constexpr int count = tile * S::BK / S::threads;
     static constexpr int apart = k_fast ? S::threads / S::BK : S::threads / tile;
@@ -19,19 +19,19 @@ struct ElementLoader {
     static_assert(S::threads % (k_fast ? S::BK : tile) == 0, "a thread keeps its k or its row");
     // Along K a thread has one column of K and rows `apart` from each other, else one row and ks `apart` from each other.
     typename Rows::template Cursor<k_fast ? count : 1, k_fast ? apart : 1> cursor;
-    i64 k_stride;
+    Depth depth;
     int k_extent;
     typename S::Acc held[count];
 
-    DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
-        : cursor(rows, row(0)), k_stride(k_stride), k_extent((int)k_extent) {}
+    DEVICE ElementLoader(const Rows& rows, Depth depth, i64 k_extent)
+        : cursor(rows, row(0)), depth(depth), k_extent((int)k_extent) {}
     static DEVICE int row(int i) { return k_fast ? (int)threadIdx.x / S::BK + i * apart : (int)threadIdx.x % tile; }
     static DEVICE int k(int i) { return k_fast ? (int)threadIdx.x % S::BK : (int)threadIdx.x / tile + i * apart; }
     DEVICE void load(int k0) {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const int line = k_fast ? i : 0, at = k0 + k(i);
-            held[i] = cursor.valid(line) && at < k_extent ? (typename S::Acc)up(cursor.row(line)[at * k_stride]) : (typename S::Acc)0;
+            held[i] = cursor.valid(line) && at < k_extent ? (typename S::Acc)up(cursor.row(line)[depth.at(at)]) : (typename S::Acc)0;
         }
     }
     DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
@@ -43,10 +43,13 @@ struct ElementLoader {
 template <class S>
 struct TiledTile {
     using Acc = typename S::Acc;
-    struct alignas(16) Shared {
+    struct alignas(16) Stage {
         Acc a[S::BK][S::BM + 4];
         Acc b[S::lanes][S::BK][S::BN + 4];
     };
+    // Two stages where static shared memory has room: one is filled while the other is read.
+    static constexpr int stages = 2 * sizeof(Stage) <= (48 << 10) ? 2 : 1;
+    using Shared = Stage[stages];
     Acc c[S::lanes][S::TM][S::TN];
 
     template <class LoadA, class LoadB>
@@ -57,31 +60,23 @@ struct TiledTile {
             for (int i = 0; i < S::TM; i++)
 #pragma unroll
                 for (int j = 0; j < S::TN; j++) c[l][i][j] = (Acc)0;
+        if (k_extent <= 0) return;
         load(a, b, 0);
+        // A product before this one may still read.
+        __syncthreads();
+        store(shared[0], a, b);
+        __syncthreads();
+        int current = 0;
         for (int k0 = 0; k0 < (int)k_extent; k0 += S::BK) {
-            __syncthreads();
-            a.store(shared.a);
-#pragma unroll
-            for (int l = 0; l < S::lanes; l++) b[l].store(shared.b[l]);
-            __syncthreads();
             // The next tile travels while this one is used.
-            if (k0 + S::BK < k_extent) load(a, b, k0 + S::BK);
-#pragma unroll 4
-            for (int k = 0; k < S::BK; k++) {
-                Acc x[S::TM];
-#pragma unroll
-                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][row(i)];
-#pragma unroll
-                for (int l = 0; l < S::lanes; l++) {
-                    Acc y[S::TN];
-#pragma unroll
-                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][column(j)];
-#pragma unroll
-                    for (int i = 0; i < S::TM; i++)
-#pragma unroll
-                        for (int j = 0; j < S::TN; j++) c[l][i][j] += x[i] * y[j];
-                }
-            }
+            const bool more = k0 + S::BK < (int)k_extent;
+            if (more) load(a, b, k0 + S::BK);
+            accumulate(shared[current]);
+            if (!more) break;
+            if (stages == 1) __syncthreads();
+            current = (current + 1) % stages;
+            store(shared[current], a, b);
+            __syncthreads();
         }
     }
 
@@ -106,6 +101,32 @@ private:
     static DEVICE int row(int i) { return i / 4 * (S::BM / S::TM * 4) + (int)threadIdx.x / (S::BN / S::TN) * 4 + i % 4; }
     static DEVICE int column(int j) { return j / 4 * (S::BN / S::TN * 4) + (int)threadIdx.x % (S::BN / S::TN) * 4 + j % 4; }
 
+    DEVICE void accumulate(const Stage& stage) {
+#pragma unroll
+        for (int k = 0; k < S::BK; k++) {
+            Acc x[S::TM];
+#pragma unroll
+            for (int i = 0; i < S::TM; i++) x[i] = stage.a[k][row(i)];
+#pragma unroll
+            for (int l = 0; l < S::lanes; l++) {
+                Acc y[S::TN];
+#pragma unroll
+                for (int j = 0; j < S::TN; j++) y[j] = stage.b[l][k][column(j)];
+#pragma unroll
+                for (int i = 0; i < S::TM; i++)
+#pragma unroll
+                    for (int j = 0; j < S::TN; j++) c[l][i][j] += x[i] * y[j];
+            }
+        }
+    }
+
+    template <class LoadA, class LoadB>
+    static DEVICE void store(Stage& stage, const LoadA& a, const LoadB (&b)[S::lanes]) {
+        a.store(stage.a);
+#pragma unroll
+        for (int l = 0; l < S::lanes; l++) b[l].store(stage.b[l]);
+    }
+
     template <class LoadA, class LoadB>
     static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], int k0) {
         a.load(k0);
@@ -114,9 +135,9 @@ private:
     }
 };
 
-template <class S, class Rows>
-using LoaderA = ElementLoader<S, S::BM, S::a_k_fast, Rows>;
-template <class S, class Rows>
-using LoaderB = ElementLoader<S, S::BN, S::b_k_fast, Rows>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderA = ElementLoader<S, S::BM, S::a_k_fast, Rows, Depth>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderB = ElementLoader<S, S::BN, S::b_k_fast, Rows, Depth>;
 template <class S>
 using Tile = TiledTile<S>;

@@ -13,6 +13,17 @@ DEVICE u32 cluster_rank() {
 }
 DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
 
+// Stores four floats at this address of block `rank`'s shared memory.
+DEVICE void store_shared_of(u32 rank, u32 address, float a, float b, float c, float d) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
+        "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
+}
+DEVICE void load_shared_16(float (&x)[4], u32 address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
+}
+
 // ---- mbarriers --------------------------------------------------------------------------------------------------------
 
 DEVICE void barrier_init(u32 barrier, int arrivals) {
@@ -31,6 +42,7 @@ DEVICE void barrier_wait(u32 barrier, u32 parity) {
         "r"(parity)
         : "memory");
 }
+DEVICE void barrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 // Arrives at the barrier with this address in block `rank` of the cluster.
 DEVICE void barrier_arrive_at(u32 barrier, u32 rank) {
     asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(
@@ -45,6 +57,8 @@ DEVICE void barrier_arrive_copies(u32 barrier) {
 
 // ---- bulk copies ------------------------------------------------------------------------------------------------------
 
+// Fetches a map ahead of its first use.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 // The tile at (x, y, z), its bytes counted at `barrier`.
 DEVICE void load_tile(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
@@ -60,7 +74,22 @@ DEVICE void load_tile_for_both(u32 to, const TensorMap& map, u32 barrier, int x,
         : "memory");
 }
 
+// A tile from shared memory, under the 128-byte swizzle, to (x, y, z); what lies outside the map is left out.
+DEVICE void store_tile(const TensorMap& map, u32 from, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map), "r"(from), "r"(x),
+                 "r"(y), "r"(z)
+                 : "memory");
+}
+// Stores of this thread since the last commit form a group.
+DEVICE void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until all but the latest `pending` groups have read their shared memory.
+template <int pending>
+DEVICE void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory"); }
+
 // ---- warpgroups -------------------------------------------------------------------------------------------------------
+
+// Waits for `threads` threads at a barrier of their own; 0 is __syncthreads.
+DEVICE void group_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 
 // What generic accesses wrote to shared memory, ordered before what the tensor cores read.
 DEVICE void fence_shared_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -77,6 +106,12 @@ DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;
 // Descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle; eight rows are 1024 bytes. A step of n bytes along K adds n / 16.
 DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
+}
+
+// Descriptor of a tile whose rows are contiguous: chunks of 64 rows, each k of a chunk being 128 bytes under the 128-byte swizzle. A step of
+// 16 along K adds 128 (PTX ISA, "Strides", MN-major: the leading offset leads to the next chunk, the stride offset to the next eight k).
+DEVICE u64 matrix_descriptor_of_rows(u32 shared, u32 chunk_bytes) {
+    return (u64)((shared & 0x3ffff) >> 4) | ((u64)(chunk_bytes >> 4) << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }
 
 // d += a · bᵀ for a of 64 × 16 and b of 256 × 16, by a warpgroup. A lane's d[4 j + 2 h + e] is row 16 · warp + lane / 4 + 8 h, column

@@ -20,6 +20,9 @@ pub(super) struct Dispatched {
     pub tile_count: usize,
     /// `RowTile[…]`.
     pub tiles: usize,
+    /// `i32[blocks, experts + 1]`, whose first line says where each expert's rows start in the expert order; `None` like `order`. Without
+    /// rows there are no lines.
+    pub starts: Option<usize>,
 }
 
 /// Rows of a tile, and 1 where tiles of that height are the ones to list, else 0.
@@ -83,7 +86,7 @@ pub(super) fn by_ids(
         let starts = kernel.scratch("const i32", starts);
         format!("place_ids<{experts}>(id_at, {total}, {starts}, {});\n", kernel.scratch("i32", order))
     })?;
-    Ok(Dispatched { order: Some(order), tile_count, tiles })
+    Ok(Dispatched { order: Some(order), tile_count, tiles, starts: Some(starts) })
 }
 
 /// Tiles of rows that lie in groups already, `offsets[g]` being the end of group g.
@@ -107,5 +110,5 @@ pub(super) fn by_offsets(
         let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
         emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(when.clone()));
     }
-    Ok(Dispatched { order: None, tile_count, tiles })
+    Ok(Dispatched { order: None, tile_count, tiles, starts: None })
 }

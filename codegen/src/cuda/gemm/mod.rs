@@ -1,17 +1,24 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
+mod bulk;
+mod dense;
 mod dispatch;
+mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_outer;
 mod expert_product;
 mod experts;
+mod instruction;
 mod main_loop;
 mod moe;
 mod operand;
 mod product;
+mod stream;
 mod wgmma;
 
+pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
 pub(super) use product::{contract, dense_glu, matmul};

@@ -153,8 +153,9 @@ impl Chain {
                 fields += &format!("    {kind:?}State<{}> s{i};\n", ctype::opmath(stage.value(i))?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
-            text +=
-                &format!("struct alignas(8) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n");
+            text += &format!(
+                "struct alignas(8) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n"
+            );
         }
         if let Some(finish) = &self.finish {
             text += &program::function("finish", &finish.program, Results::Stored)?;

@@ -77,10 +77,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
         body += "const i64 first = 0, last = ";
         body += &format!("{};\n", text.length);
     } else {
-        body += &format!(
-            "const i64 first = {0} * blockIdx.y / gridDim.y, last = {0} * (blockIdx.y + 1) / gridDim.y;\n",
-            text.length
-        );
+        body +=
+            &format!("const i64 first = {0} * blockIdx.y / gridDim.y, last = {0} * (blockIdx.y + 1) / gridDim.y;\n", text.length);
     }
     body += &text.captures()?;
     for pass in 0..chain.stages.len() {

@@ -24,7 +24,8 @@ impl Pairs {
         for second in 0..plan.steps.len() {
             let free = |first: &usize| !pairs.0.iter().any(|&(a, b)| a == *first || b == *first);
             let candidates = (0..second).rev().filter(|&first| feeds(&plan.steps[first], &plan.steps[second])).filter(free);
-            let found = candidates.into_iter().find(|&first| may_wait(plan, first, second) && joined(plan, first, second).is_some());
+            let found =
+                candidates.into_iter().find(|&first| may_wait(plan, first, second) && joined(plan, first, second).is_some());
             if let Some(first) = found {
                 pairs.0.push((first, second));
             }

@@ -48,10 +48,13 @@ struct Form<'a> {
 /// The forms by ascending length: the threads of a line, the groups of elements that each has of it, the most groups of a line, and the
 /// bytes of shared memory.
 fn forms(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<(Share, i64, i64, i64)> {
-    let mut forms = vec![(Share::Lanes(1), 2, 2, 0), (Share::Lanes(2), 4, 8, 0), (Share::Lanes(8), 4, 32, 0)];
-    if chain.passes() == 1 {
-        let values = chain.stages[0].kinds.len() as i64 * chain.inputs.len() as i64;
-        let under_way = if values > 2 || walk.width > 8 { 4 } else { 8 };
+    let once = chain.passes() == 1;
+    let eight = if once { 8 } else { 4 };
+    let mut forms = vec![(Share::Lanes(1), 2, 2, 0), (Share::Lanes(2), 4, 8, 0), (Share::Lanes(8), eight, 8 * eight, 0)];
+    if once {
+        let stage = &chain.stages[0];
+        let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
+        let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || walk.width > 8 || wide { 4 } else { 8 };
         forms.extend([(Share::Warp, 4, 1024, 0), (Share::Block(THREADS), under_way, i64::MAX, 0)]);
     } else {
         forms.extend([(Share::Warp, KEPT[0], 32 * KEPT[0], 0), (Share::Block(THREADS), KEPT[1], THREADS * KEPT[1], 0)]);
@@ -89,7 +92,9 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
         }
         // Of a known length, no more than it has.
         let groups = match (share, length.as_const()) {
-            (_, Some(n)) if !once || matches!(share, Share::Lanes(_)) => (n + share.threads() * width - 1).div_euclid(share.threads() * width).clamp(1, groups),
+            (_, Some(n)) if !once || matches!(share, Share::Lanes(_)) => {
+                (n + share.threads() * width - 1).div_euclid(share.threads() * width).clamp(1, groups)
+            }
             _ => groups,
         };
         let lines = if let Share::Lanes(_) = share { (4 / groups).max(1) } else { 1 };
@@ -172,6 +177,7 @@ impl Form<'_> {
         };
         let residents = match self.share {
             Share::Block(THREADS) if chain.passes() == 1 => 4,
+            Share::Warp if chain.passes() > 1 => 2,
             _ => 0,
         };
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };
@@ -259,9 +265,7 @@ impl Text<'_> {
         let offset = self.kernel.offset(names, &walk.reduced.strides[input]);
         Ok(if walk.loose.contains(&input) {
             let declared = if declare { format!("Pack<{ty}, {width}> {to};\n") } else { String::new() };
-            format!(
-                "{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) {to}.at[e] = {x}[b{input} + {offset} + e];\n"
-            )
+            format!("{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) {to}.at[e] = {x}[b{input} + {offset} + e];\n")
         } else if walk.moves(input) {
             let declared = if declare { format!("const Pack<{ty}, {width}> ") } else { String::new() };
             format!("{declared}{to} = load_pack<{ty}, {width}>({x} + b{input} + {offset});\n")
@@ -292,11 +296,7 @@ impl Text<'_> {
                 )
             };
         }
-        Ok(format!(
-            "{declared}#pragma unroll\nfor (int e = 0; e < {}; e++) finish({});\n{stores}",
-            walk.width,
-            args.join(", ")
-        ))
+        Ok(format!("{declared}#pragma unroll\nfor (int e = 0; e < {}; e++) finish({});\n{stores}", walk.width, args.join(", ")))
     }
 
     /// The elements before the first whole group and after the last: nothing where there are none.
@@ -345,7 +345,9 @@ impl Text<'_> {
         let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > threads * groups * walk.width);
         let at = if shared > 0 { format!("[k * {} + threadIdx.x]", self.form.share.block()) } else { "[k]".into() };
         let unroll = if shared > 0 { "#pragma unroll 2" } else { "#pragma unroll" };
-        let each = format!("{unroll}\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n");
+        let each = format!(
+            "{unroll}\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {threads} >= packs) break;\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n"
+        );
         let mut text = self.keep(&at, &each)?;
         for pass in 0..chain.passes() {
             let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("h{i}{at}"));
@@ -359,8 +361,7 @@ impl Text<'_> {
             }
             text += &format!("{each}{inside}}}\n}}\n");
             if rest {
-                text +=
-                    &format!("for (i64 q = lane + {groups} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n");
+                text += &format!("for (i64 q = lane + {groups} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n");
             }
             if reduces {
                 text += &chain.settle(pass, walk.width);
@@ -471,7 +472,8 @@ impl Text<'_> {
             across * lines
         );
         let each = format!(
-            "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = lane + k * {lanes};\nif (valid && q < packs) {{\n"
+            "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {lanes} >= packs) break;\nconst i64 q = lane + k * {lanes};\n\
+             if (valid && q < packs) {{\n"
         );
         let mut passes = String::new();
         for pass in 0..chain.passes() {
@@ -490,9 +492,7 @@ impl Text<'_> {
                 passes += &(self.merged(pass)? + &self.results(pass, "valid && lane == 0")?);
             }
         }
-        Ok(format!(
-            "const int lane = threadIdx.x % {lanes};\n{declared}{start}{each}{loads}}}\n}}\n}}\n{start}{passes}}}\n"
-        ))
+        Ok(format!("const int lane = threadIdx.x % {lanes};\n{declared}{start}{each}{loads}}}\n}}\n}}\n{start}{passes}}}\n"))
     }
 
     /// A part of a line for each block along y; the block that comes last merges the parts.

@@ -1,7 +1,10 @@
 //! Gated units: an activation of the gate times the up projection, as one program.
 
 use super::{either, same_type};
-use crate::egraph::rule::{Numerics::SameAccumulator, Refusal, Rule, RuleError, Site, Verdict, rule};
+use crate::egraph::rule::{
+    Numerics::{Exact, SameAccumulator},
+    Refusal, Rule, RuleError, Site, Verdict, rule,
+};
 use egg::Id;
 use eglu_ir::{
     DType, Program, Ref, Scalar,
@@ -38,6 +41,16 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         rules.push(gated_in_wide(act)?);
     }
     rules.push(clamped_swish()?);
+    rules.push(
+        rule(
+            "gated-views",
+            Exact,
+            "gating two tensors seen in another shape is gating them and then seeing the result in that shape",
+        )
+        .from("(glu (reshape ?g ?s) (reshape ?u ?s) ?program)")
+        .when("gate-and-up", gate_and_up)
+        .becomes("(reshape (glu ?g ?u ?program) ?s)")?,
+    );
     Ok(rules)
 }
 
@@ -152,12 +165,24 @@ fn clamped_swish() -> Result<Rule, RuleError> {
     let gates = either("mul", gate, &format!("(sigmoid (mul {gate} ?alpha))"));
     let up = "(add (minimum (maximum ?u ?lo) ?hi) ?one)";
     let numbers = ["?limit", "?alpha", "?lo", "?hi", "?one"];
+    // The gate clamped on both sides and up only from above: the other way round.
+    let clamped = "(minimum (maximum ?g ?lo) ?hi)";
+    let swapped = either("mul", clamped, &format!("(sigmoid (mul {clamped} ?alpha))"));
+    let swapped = swapped.iter().flat_map(|gate| either("mul", "(add (minimum ?u ?limit) ?one)", gate)).collect::<Vec<_>>();
     rule(
         "clamped-swish-gated",
         SameAccumulator,
         "the clamped swish of gpt-oss, (up + 1) · gate · sigmoid(α · gate), is one gated unit",
     )
     .from_all(gates.iter().flat_map(|gate| either("mul", up, gate)))
+    .nearly_all(swapped, "gate-and-up", |s| {
+        let number = |var: &str| s.scalar(var).map_or("?".into(), |number| number.to_string());
+        let (lo, hi) = (number("?lo"), number("?hi"));
+        Some(format!(
+            "gate and up are swapped: the gate is clamped to {lo}..{hi} and up only from above, by {}",
+            number("?limit")
+        ))
+    })
     .fuses()
     .when("gate-and-up", gate_and_up)
     .when("numbers", move |s| {

@@ -1,4 +1,4 @@
-//! Softmax and RMSNorm as chains of reductions.
+//! Softmax, RMSNorm and LayerNorm as chains of reductions.
 
 use super::{
     emitter::{Emitter, optional, tensor},
@@ -8,7 +8,7 @@ use super::{
 use crate::Step;
 use eglu_ir::{
     DType, Program, Ref, Scalar,
-    ops::{Pointwise, ReduceKind, RmsNorm, Softmax},
+    ops::{LayerNorm, Pointwise, ReduceKind, RmsNorm, Softmax},
     program::InstrOp,
 };
 
@@ -47,7 +47,12 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
         let value = rounded(p);
         apply(p, Pointwise::Sub, &[value, Ref::Param(1)], compute)
     };
-    let top = stage(program(&[from], compute, rounded), vec![Source::Element(0)], ReduceKind::Amax, Program::identity(compute, compute));
+    let top = stage(
+        program(&[from], compute, rounded),
+        vec![Source::Element(0)],
+        ReduceKind::Amax,
+        Program::identity(compute, compute),
+    );
     let powers = program(&[from, compute], compute, |p| {
         let distance = distance(p);
         apply(p, Pointwise::Exp, &[distance], compute)
@@ -80,6 +85,15 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
     reduce::emit(emitter, &chain)
 }
 
+/// `1 / sqrt(x + eps)`.
+fn reciprocal_root(eps: Scalar, compute: DType) -> Program {
+    program(&[compute], compute, |p| {
+        let shifted = apply(p, Pointwise::Add, &[Ref::Param(0), Ref::Scalar(eps)], compute);
+        let root = apply(p, Pointwise::Sqrt, &[shifted], compute);
+        apply(p, Pointwise::Div, &[Ref::Scalar(Scalar::Float(1.0)), root], compute)
+    })
+}
+
 /// RMSNorm over the last dim.
 pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit<()> {
     let x = tensor(step, 0)?;
@@ -89,11 +103,7 @@ pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit
         let value = converted(p, 0, compute);
         apply(p, Pointwise::Mul, &[value, value], compute)
     });
-    let scale = program(&[compute], compute, |p| {
-        let shifted = apply(p, Pointwise::Add, &[Ref::Param(0), Ref::Scalar(op.eps)], compute);
-        let root = apply(p, Pointwise::Sqrt, &[shifted], compute);
-        apply(p, Pointwise::Div, &[Ref::Scalar(Scalar::Float(1.0)), root], compute)
-    });
+    let scale = reciprocal_root(op.eps, compute);
     let (mut inputs, mut args, mut params) = (vec![x.clone()], vec![Source::Element(0), Source::Stat(0)], vec![x.dtype, compute]);
     if let Some(weight) = optional(step, 1) {
         inputs.push(weight.clone());
@@ -119,6 +129,56 @@ pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit
         lines: vec![],
         stages: vec![stage(squares, vec![Source::Element(0)], ReduceKind::Mean, scale)],
         finish: Some(Finish { program: end, args, outputs: step.outputs.clone() }),
+    };
+    reduce::emit(emitter, &chain)
+}
+
+/// LayerNorm over the last dim: elements are squared about their mean, in opmath.
+pub(super) fn layer_norm(emitter: &mut Emitter, step: &Step, op: &LayerNorm) -> Emit<()> {
+    let x = tensor(step, 0)?;
+    let Some(last) = x.layout.shape.len().checked_sub(1) else { return Err(Unsupported::new("x must have at least one dim")) };
+    let [y, mean, scale] = &step.outputs[..] else { return Err(Unsupported::new("a layer norm has three results")) };
+    let compute = x.dtype.opmath();
+    let centered = |p: &mut Program| {
+        let value = converted(p, 0, compute);
+        apply(p, Pointwise::Sub, &[value, Ref::Param(1)], compute)
+    };
+    let value = program(&[x.dtype], compute, |p| converted(p, 0, compute));
+    let mut means = stage(value, vec![Source::Element(0)], ReduceKind::Mean, Program::identity(compute, compute));
+    means.outputs = vec![Some(mean.clone())];
+    let squares = program(&[x.dtype, compute], compute, |p| {
+        let centered = centered(p);
+        apply(p, Pointwise::Mul, &[centered, centered], compute)
+    });
+    let from = vec![Source::Element(0), Source::Stat(0)];
+    let mut scales = stage(squares, from.clone(), ReduceKind::Mean, reciprocal_root(op.eps, compute));
+    scales.outputs = vec![Some(scale.clone())];
+    let (mut inputs, mut args, mut params) = (vec![x.clone()], from, vec![x.dtype, compute, compute]);
+    args.push(Source::Stat(1));
+    let mut then = Vec::new();
+    for (i, op) in [(1, Pointwise::Mul), (2, Pointwise::Add)] {
+        let Some(operand) = optional(step, i) else { continue };
+        args.push(Source::Element(inputs.len()));
+        then.push((op, params.len() as u32));
+        inputs.push(operand.clone());
+        params.push(operand.dtype);
+    }
+    let end = program(&params, op.dtype, |p| {
+        let centered = centered(p);
+        let scaled = apply(p, Pointwise::Mul, &[centered, Ref::Param(2)], compute);
+        then.iter().fold(scaled, |value, &(op, param)| {
+            let operand = converted(p, param, compute);
+            apply(p, op, &[value, operand], compute)
+        })
+    });
+    let chain = Chain {
+        name: format!("layer_norm_{}", op.dtype),
+        full: x.layout.shape.to_vec(),
+        dims: vec![last],
+        inputs,
+        lines: vec![],
+        stages: vec![means, scales],
+        finish: Some(Finish { program: end, args, outputs: vec![y.clone()] }),
     };
     reduce::emit(emitter, &chain)
 }
