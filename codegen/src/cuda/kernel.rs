@@ -8,6 +8,8 @@ use indexmap::IndexMap;
 /// Files of the device library; a kernel includes what it uses, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Header {
+    /// Included by itself where a type is complex.
+    Complex,
     Math,
     Warp,
     Reduce,
@@ -29,6 +31,7 @@ pub(super) enum Header {
 impl Header {
     fn text(self) -> &'static str {
         match self {
+            Header::Complex => include_str!("device/complex.cuh"),
             Header::Math => include_str!("device/math.cuh"),
             Header::Warp => include_str!("device/warp.cuh"),
             Header::Reduce => include_str!("device/reduce.cuh"),
@@ -163,6 +166,10 @@ impl Kernel {
         for (dim, name) in std::mem::take(&mut self.dims) {
             self.params.push(format!("i64 {name}"));
             self.args.push(KernelArg::Int(dim));
+        }
+        let complex = |text: &str| ["c64", "c128"].iter().any(|ty| text.contains(ty));
+        if complex(&code.items) || complex(&code.body) || self.params.iter().any(|param| complex(param)) {
+            code.headers.push(Header::Complex);
         }
         code.headers.sort_unstable();
         code.headers.dedup();

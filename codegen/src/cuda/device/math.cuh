@@ -34,6 +34,7 @@ MATH_UNARY(round_, rintf, rint)
 MATH_UNARY(abs_, fabsf, fabs)
 #undef MATH_UNARY
 
+template <class T> DEVICE T conj_(T x) { return x; }
 template <class T> DEVICE T floor_(T x) { return x; }
 template <class T> DEVICE T ceil_(T x) { return x; }
 template <class T> DEVICE T trunc_(T x) { return x; }
