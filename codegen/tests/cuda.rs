@@ -116,6 +116,23 @@ fn one_tile_runs_at_every_number_of_rows() {
     assert_eq!(running(&matmul, "matmul", 0), 0);
 }
 
+/// A grid has 2³¹ blocks along x, and 65,535 along y and z: what grows with the tokens stays off those.
+#[test]
+fn no_number_of_rows_leaves_the_grid() {
+    for code in OpCode::all() {
+        let Sample::Graph(graph) = sample(code) else { continue };
+        let plan = emitted(&graph, TARGETS[3]);
+        for rows in [65_537, 1 << 20] {
+            let bindings = Bindings::from([("s0".into(), rows)]);
+            for launch in &plan.launches {
+                let [x, y, z] = launch.grid.each_ref().map(|dim| dim.eval(&bindings).unwrap());
+                let fits = x < 1 << 31 && y <= 65_535 && z <= 65_535;
+                assert!(fits, "{} of {} for {rows} rows: {x} × {y} × {z} blocks", launch.entry, code.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn few_rows_stream_and_many_take_large_tiles() {
     let mut graph = Graph::new("layer");

@@ -24,6 +24,7 @@ MATH_UNARY(exp2_, exp2f, exp2)
 MATH_UNARY(log10_, log10f, log10)
 MATH_UNARY(erfc_, erfcf, erfc)
 MATH_UNARY(lgamma_, lgammaf, lgamma)
+MATH_UNARY(erfinv_, erfinvf, erfinv)
 MATH_UNARY(tanh_, tanhf, tanh)
 MATH_UNARY(erf_, erff, erf)
 MATH_UNARY(floor_, floorf, floor)
@@ -145,4 +146,30 @@ DEVICE T pow_(T x, T y) {
     for (u64 n = (u64)y; n != 0; n >>= 1, base *= base)
         if (n & 1) result *= base;
     return (T)result;
+}
+
+// Reflection below zero, recurrence up to ten, then the asymptotic series.
+template <class T>
+DEVICE T digamma_(T x) {
+    T result = (T)0;
+    if (x == (T)0) return signbit_(x) ? (T)F64_INF : (T)-F64_INF;
+    if (x < (T)0) {
+        if (x == trunc_(x)) return (T)F64_NAN;
+        const double pi = 3.14159265358979323846;
+        result = (T)(-pi / tan(pi * ((double)x - trunc((double)x))));
+        x = (T)1 - x;
+    }
+    while (x < (T)10) {
+        result -= (T)1 / x;
+        x += (T)1;
+    }
+    T z = (T)1 / (x * x);
+    T tail = (T)(1.0 / 12.0);
+    tail = tail * z + (T)(-691.0 / 32760.0);
+    tail = tail * z + (T)(1.0 / 132.0);
+    tail = tail * z + (T)(-1.0 / 240.0);
+    tail = tail * z + (T)(1.0 / 252.0);
+    tail = tail * z + (T)(-1.0 / 120.0);
+    tail = tail * z + (T)(1.0 / 12.0);
+    return result + log_(x) - (T)0.5 / x - (x < (T)1e17 ? tail * z : (T)0);
 }
