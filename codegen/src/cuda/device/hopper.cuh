@@ -20,6 +20,9 @@ DEVICE void store_shared_of(u32 rank, u32 address, float a, float b, float c, fl
         "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
         : "memory");
 }
+DEVICE void store_shared_16(u32 address, float a, float b, float c, float d) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 DEVICE void load_shared_16(float (&x)[4], u32 address) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
 }
