@@ -101,7 +101,7 @@ impl Emitter {
 
     /// Adds a launch, and its module unless an equal one is there. `grid` is along x, y and z.
     pub fn launch(&mut self, kernel: Kernel, code: Code, grid: [Dim; 3]) {
-        let ([x, y], shared_bytes) = (code.threads, code.shared_bytes);
+        let ([x, y], shared_bytes, overlaps) = (code.threads, code.shared_bytes, code.overlaps);
         let (entry, source, args) = kernel.finish(code);
         let module = match self.sources.get(&source) {
             Some(&module) => module,
@@ -114,7 +114,7 @@ impl Emitter {
                 self.out.modules.len() - 1
             }
         };
-        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args };
+        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args, overlaps };
         self.out.launches.push(launch);
     }
 

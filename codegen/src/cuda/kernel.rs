@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 /// Files of the device library; a kernel includes what it uses, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Header {
+    ShortResults,
     Math,
     Warp,
     Reduce,
@@ -20,11 +21,16 @@ pub(super) enum Header {
     GemmTiled,
     Hopper,
     GemmWgmma,
+    GemmSwapped,
+    DispatchCluster,
 }
 
 impl Header {
     fn text(self) -> &'static str {
         match self {
+            Header::ShortResults => {
+                "// Results have 16 bits: activations need no more than f32's fast instructions give.\n#define SHORT_RESULTS\n"
+            }
             Header::Math => include_str!("device/math.cuh"),
             Header::Warp => include_str!("device/warp.cuh"),
             Header::Reduce => include_str!("device/reduce.cuh"),
@@ -37,6 +43,8 @@ impl Header {
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
             Header::Hopper => include_str!("device/hopper.cuh"),
             Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
+            Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
+            Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
         }
     }
 }
@@ -58,6 +66,8 @@ pub(super) struct Code {
     pub residents: u32,
     /// Blocks of a cluster along x; 0 without clusters.
     pub cluster: u32,
+    /// It may start before the launch before it ends: it calls `wait_for_kernel_before` before it touches what kernels write.
+    pub overlaps: bool,
 }
 
 /// A kernel's name and parameters.

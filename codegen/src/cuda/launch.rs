@@ -53,6 +53,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Parameters in order.
     pub args: Vec<KernelArg>,
+    /// It may start while the launch before it still runs, for which the kernel waits by itself (programmatic dependent launch).
+    pub overlaps: bool,
 }
 
 /// One kernel parameter.

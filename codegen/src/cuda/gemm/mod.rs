@@ -5,11 +5,13 @@ mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
 mod expert_product;
+mod expert_swapped;
 mod experts;
 mod main_loop;
 mod moe;
 mod operand;
 mod product;
+mod swapped;
 mod wgmma;
 
 pub(super) use experts::{expert_matmul, grouped_mm};
