@@ -23,6 +23,7 @@ pub(super) enum Header {
     GemmWgmma,
     GemmSwapped,
     DispatchCluster,
+    Decode,
 }
 
 impl Header {
@@ -43,6 +44,7 @@ impl Header {
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
             Header::Hopper => include_str!("device/hopper.cuh"),
             Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
+            Header::Decode => include_str!("device/decode.cuh"),
             Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
             Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
         }

@@ -46,12 +46,12 @@ struct WorkList {
 template <class At>
 DEVICE WorkList<At> work_list(i64 first, i64 apart, i64 total, const At& at) { return {first, apart, total, at}; }
 
-// Work `t` of tiles of rows × `tiles_n` tiles of columns, in bands of 16 tiles of rows, so that blocks running together share operands in L2.
+// Work `t` of tiles of rows × `tiles_n` tiles of columns. Rows stay while columns go by: blocks that run together then want few rows, which
+// are gathered piece by piece, and each weight about once.
 template <class S>
-DEVICE SwappedWork banded_work(const RowTile* tiles, i64 t, u32 tiles_m, u32 tiles_n, int rank) {
-    const u32 band = (u32)t / (16 * tiles_n), within = (u32)t - band * 16 * tiles_n;
-    const u32 left = tiles_m - band * 16, height = left < 16 ? left : 16;
-    return share_of_rows<S::blocks>(tiles[band * 16 + within % height], (int)(within / height) * S::columns, rank);
+DEVICE SwappedWork work_of_tile(const RowTile* tiles, i64 t, u32 tiles_n, int rank) {
+    const u32 m = (u32)t / tiles_n, n = (u32)t - m * tiles_n;
+    return share_of_rows<S::blocks>(tiles[m], (int)n * S::columns, rank);
 }
 
 // Fills the ring; one thread calls it. `load_rows` and `load_weights` are given an address, a barrier, k and the work; rows come in tiles

@@ -18,6 +18,8 @@ DEVICE i32 load_of_block(const i32* pointer, u32 rank) {
                  : "=r"(value) : "r"((u32)__cvta_generic_to_shared(pointer)), "r"(rank) : "memory");
     return value;
 }
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
 
 // ---- launches that overlap --------------------------------------------------------------------------------------------
@@ -25,6 +27,9 @@ DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.clus
 // Lets the next kernel begin, and waits for all that the kernel before wrote. Nothing that a kernel writes may be touched earlier; a kernel
 // whose launch does not overlap goes on at once (PTX ISA, griddepcontrol).
 DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory"); }
+
+DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- mbarriers --------------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ pub(super) fn by_ids(
         return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
     }
     let rows = elements(ids);
-    if emitter.target.arch >= 90 && experts < 512 {
+    if emitter.target.arch >= 90 {
         return by_ids_in_cluster(emitter, ids, experts, heights, list_dropped);
     }
     let blocks = rows.ceil_div(IDS_PER_BLOCK);
@@ -92,7 +92,7 @@ pub(super) fn by_ids(
     Ok(Dispatched { order: Some(order), tile_count, tiles })
 }
 
-/// [`by_ids`] for fewer than 512 experts in one launch, of a cluster of blocks.
+/// [`by_ids`] in one launch, of a cluster of blocks.
 fn by_ids_in_cluster(
     emitter: &mut Emitter,
     ids: &TensorRef,
@@ -104,8 +104,6 @@ fn by_ids_in_cluster(
     let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
     let (tile_count, tiles) = tile_list(emitter, &rows, experts, heights);
     let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
-    // Each warp counts all groups in shared memory, of which a block has 48 KB without asking; each group wants a thread.
-    let warps = if experts < 320 { 32 } else { (experts as u32 + 1).div_ceil(32) };
     for ((tile, step), when) in heights {
         let mut kernel = Kernel::new("expert_dispatch");
         let from = kernel.read(ids)?;
@@ -115,10 +113,10 @@ fn by_ids_in_cluster(
         let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
         let body = format!(
             "wait_for_kernel_before();\nconst auto id_at = [&](i64 at) {{\n{split}return {from}[{offset}];\n}};\n\
-             dispatch_in_cluster<{experts}, {warps}, {CLUSTER}, {tile}, {step}, {list_dropped}>(id_at, {total}, {order}, {all}, {list});\n"
+             dispatch_in_cluster<{experts}, {CLUSTER}, {tile}, {step}, {list_dropped}>(id_at, {total}, {order}, {all}, {list});\n"
         );
         let headers = vec![Header::Math, Header::Scan, Header::Rows, Header::Dispatch, Header::Hopper, Header::DispatchCluster];
-        let code = Code { headers, body, threads: [warps * 32, 1], cluster: CLUSTER, overlaps: true, ..Code::default() };
+        let code = Code { headers, body, threads: [1024, 1], cluster: CLUSTER, overlaps: true, ..Code::default() };
         emitter.launch(kernel, code, flat(when.clone() * Dim::from(i64::from(CLUSTER))));
     }
     Ok(Dispatched { order: Some(order), tile_count, tiles })

@@ -26,9 +26,9 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
     let (n, k) = (kernel.dim(product.columns()), kernel.dim(&product.depth));
     let (columns, blocks) = (main.columns(), main.variant.blocks);
     let setup = format!(
-        "const u32 tiles_m = *{tile_count}, tiles_n = (u32)(({n} + {columns} - 1) / {columns});\n\
-         const auto list = work_list(blockIdx.x / {blocks}, gridDim.x / {blocks}, (i64)tiles_m * tiles_n, [&](i64 t) {{\n\
-         return banded_work<Shape>({tiles}, t, tiles_m, tiles_n, rank);\n}});\n"
+        "const u32 tiles_n = (u32)(({n} + {columns} - 1) / {columns});\n\
+         const auto list = work_list(blockIdx.x / {blocks}, gridDim.x / {blocks}, (i64)*{tile_count} * tiles_n, [&](i64 t) {{\n\
+         return work_of_tile<Shape>({tiles}, t, tiles_n, rank);\n}});\n"
     );
     let weights: Vec<&TensorRef> = product.weights.iter().collect();
     let maps: Vec<String> = main.maps(&weights, &product.depth).into_iter().map(|map| kernel.tensor_map(map)).collect();

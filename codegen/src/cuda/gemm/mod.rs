@@ -1,5 +1,6 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
+mod decode;
 mod dispatch;
 mod epilogue;
 mod expert_blocks;

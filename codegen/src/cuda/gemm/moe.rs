@@ -7,6 +7,7 @@ use super::{
         error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel, divisible},
     },
+    decode::{self, Decode},
     dispatch,
     epilogue::with_biases,
     expert_product::{Engine, ExpertProduct, Rows, Target},
@@ -32,9 +33,17 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     if op.program.results.len() != 1 {
         return Err(Unsupported::new("a gating program has one result"));
     }
-    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+    let mut cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
         engines(emitter, x, [gate, up], down, rows)
     });
+    let decode = decode(emitter, x, [gate, up], down);
+    let few = few_tokens(&ids.layout.shape[0]);
+    let any_engine = cases[0].0;
+    if decode.is_some() {
+        // What is few tokens for it is few rows for each expert.
+        cases[0].1 = cases[0].1.clone() - few.clone();
+    }
+    cases.retain(|(_, when)| !when.is(0));
     let heights: Vec<dispatch::Height> = cases.iter().map(|((up, _), when)| (up.tile(), when.clone())).collect();
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
 
@@ -50,7 +59,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     }
     let bias = optional(step, 6);
     let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
-    for ((up_engine, down_engine), when) in cases {
+    let products = |up_engine, down_engine, when: Dim| {
         let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
@@ -67,7 +76,6 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             when: when.clone(),
             zero_dropped: false,
         };
-        gated.emit(emitter)?;
         let projected = ExpertProduct {
             name: "moe_down",
             dtype: x.dtype,
@@ -84,9 +92,34 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             when,
             zero_dropped: false,
         };
-        projected.emit(emitter)?;
+        [gated, projected]
+    };
+    if let Some([up_main, down_main]) = decode.filter(|_| !few.is(0)) {
+        let [gated, projected] = products(any_engine.0, any_engine.1, few);
+        decode::emit(emitter, &gated, ids, experts, up_main)?;
+        decode::emit(emitter, &projected, ids, experts, down_main)?;
+    }
+    for ((up, down), when) in cases {
+        for product in products(up, down, when) {
+            product.emit(emitter)?;
+        }
     }
     combine(emitter, step, op, ids, weights, outputs, experts)
+}
+
+/// How a few tokens stream the weights of both products, where they can.
+fn decode(emitter: &Emitter, x: &TensorRef, lanes: [&TensorRef; 2], down: &TensorRef) -> Option<[Decode; 2]> {
+    let inner = &lanes[0].layout.shape[1];
+    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
+    let choose = |rows: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
+        Decode::choose(emitter.target, x.dtype, rows, depth, weights).ok()
+    };
+    Some([choose(&Strides::of_rows(x), &x.layout.shape[1], &lanes)?, choose(&activations, inner, &[down])?])
+}
+
+/// 1 where there are few enough tokens to stream the weights for each, else 0.
+fn few_tokens(tokens: &Dim) -> Dim {
+    Dim::from(1) - Dim::min(&tokens.floor_div(&Dim::from(decode::TOKENS + 1)), &Dim::from(1))
 }
 
 /// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.

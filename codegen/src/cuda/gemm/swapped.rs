@@ -149,7 +149,7 @@ impl Swapped {
 }
 
 /// How the products' columns lie in the matrices, and whether rows are contiguous there.
-fn features(weights: &[&TensorRef]) -> Result<(Features, bool), &'static str> {
+pub(super) fn features(weights: &[&TensorRef]) -> Result<(Features, bool), &'static str> {
     let aligned = |dim: &Dim| divisible(dim, 8);
     // Whether rows are contiguous, if the copy engine can take boxes of the matrix.
     let across = |weight: &TensorRef| {
@@ -268,4 +268,67 @@ fn instructions(dtype: DType, rows: u32, across: bool) -> Emit<String> {
         );
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+
+    const HOPPER: Target = Target { arch: 90 };
+
+    /// A matrix `[8, n, k]` with these strides and offset.
+    fn matrix([n, k]: [i64; 2], strides: [i64; 3], offset: i64) -> TensorRef {
+        let dims = |values: [i64; 3]| values.into_iter().map(Dim::from).collect();
+        let layout = Layout { shape: dims([8, n, k]), strides: dims(strides), offset: Dim::from(offset) };
+        TensorRef { buffer: 0, dtype: DType::Bf16, layout }
+    }
+
+    fn choose(target: Target, dtype: DType, row: i64, weights: &[&TensorRef]) -> Result<Swapped, &'static str> {
+        let (row, one, zero) = (Dim::from(row), Dim::from(1), Dim::from(0));
+        let rows = Strides { row: &row, k: &one, bases: vec![&zero] };
+        Swapped::choose(target, [dtype; 2], Variant::of(None), &rows, &Dim::from(96), weights)
+    }
+
+    #[test]
+    fn matrices_are_taken_as_they_lie() {
+        let by_k = matrix([64, 96], [6144, 96, 1], 0);
+        let across = matrix([64, 96], [6144, 1, 64], 0);
+        let (even, odd) = (matrix([64, 96], [12288, 2, 128], 0), matrix([64, 96], [12288, 2, 128], 1));
+        let halves = [matrix([64, 96], [12288, 96, 1], 0), matrix([64, 96], [12288, 96, 1], 6144)];
+        // Rows that take turns with K contiguous are two matrices with rows far apart.
+        let turns = [matrix([64, 96], [12288, 192, 1], 0), matrix([64, 96], [12288, 192, 1], 96)];
+        let found = |weights: &[&TensorRef]| features(weights);
+        assert_eq!(found(&[&by_k]), Ok((Features::Plain, false)));
+        assert_eq!(found(&[&across]), Ok((Features::Plain, true)));
+        assert_eq!(found(&[&halves[0], &halves[1]]), Ok((Features::Stacked, false)));
+        assert_eq!(found(&[&turns[0], &turns[1]]), Ok((Features::Stacked, false)));
+        assert_eq!(found(&[&even, &odd]), Ok((Features::Paired, true)));
+        assert!(found(&[&odd, &even]).is_err(), "the odd rows come first");
+        assert!(found(&[&by_k, &across]).is_err());
+        assert!(found(&[&by_k, &by_k, &by_k]).is_err());
+    }
+
+    #[test]
+    fn the_choice_names_its_reason() {
+        let weight = matrix([64, 96], [6144, 96, 1], 0);
+        let refused =
+            |found: Result<Swapped, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
+        assert_eq!(choose(HOPPER, DType::F16, 96, &[&weight]).map(|main| (main.tile(), main.columns())), Ok(((288, 32), 256)));
+        refused(choose(Target { arch: 80 }, DType::Bf16, 96, &[&weight]), "target");
+        refused(choose(HOPPER, DType::F32, 96, &[&weight]), "16 bits");
+        refused(choose(HOPPER, DType::Bf16, 99, &[&weight]), "rows");
+        refused(choose(HOPPER, DType::Bf16, 96, &[&matrix([64, 33], [2112, 33, 1], 0)]), "matrices");
+    }
+
+    #[test]
+    fn every_variant_fits_a_block_and_its_registers() {
+        for Variant { rows, stages, blocks, pass } in [ALONE, SHARING] {
+            assert!(rows % 16 == 0 && pass % 16 == 0 && pass <= rows && blocks <= 2);
+            let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
+            assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
+            // A consumer has 208 registers beside a producer that gathers; what is no accumulator takes some forty.
+            assert!(rows + 40 <= 208, "{rows}");
+        }
+    }
 }
