@@ -89,6 +89,8 @@ pub struct TensorMap {
     pub strides: Vec<Dim>,
     /// Extents of a tile, one for each dim, at most 256; the first covers 128 bytes.
     pub tile: Vec<u32>,
+    /// The next tile along the contiguous dim comes soon: memory may be read 256 bytes at a time.
+    pub follows: bool,
 }
 
 /// Device memory that a kernel is given.

@@ -34,7 +34,7 @@ DEVICE int named_expert(const Ids& id_at, int count, int nth) {
 }
 
 // Sixteen rows of weights with contiguous K: lane / 4 is one of the first eight, and of the others. A chunk is 64 of K.
-template <class T_, int warps, int ahead>
+template <class T_, int ahead>
 struct DecodeRows {
     using T = T_;
     static constexpr int values = 4;  // sums of a lane: of its row of the first eight, then of the others, for tokens 2 (lane % 4) and the next
@@ -47,7 +47,7 @@ struct DecodeRows {
         for (int u = 0; u < ahead; u++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int k = (chunk + warps * u) * 64 + half * 32 + threadIdx.x % 4 * 8;
+                const int k = (chunk + u) * 64 + half * 32 + threadIdx.x % 4 * 8;
                 low[u][half] = k < depth ? load_streaming_16(first + k) : Pack<u32, 4>{};
                 high[u][half] = k < depth ? load_streaming_16(second + k) : Pack<u32, 4>{};
             }
@@ -58,7 +58,7 @@ struct DecodeRows {
         for (int u = 0; u < ahead; u++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int k = (chunk + warps * u) * 64 + half * 32 + threadIdx.x % 4 * 8;
+                const int k = (chunk + u) * 64 + half * 32 + threadIdx.x % 4 * 8;
                 const Pack<u32, 4> b = x != nullptr && k < depth ? *(const Pack<u32, 4>*)(x + k) : Pack<u32, 4>{};
                 const auto &l = low[u][half], &h = high[u][half];
                 Mma<T>::add(sums, {l.at[0], h.at[0], l.at[1], h.at[1]}, b.at[0], b.at[1]);
@@ -69,7 +69,7 @@ struct DecodeRows {
 };
 
 // Sixty-four rows of weights that are contiguous, not K: a lane has eight neighbours, from 8 · (lane / 4), of four k. A chunk is 16 of K.
-template <class T_, int warps, int ahead>
+template <class T_, int ahead>
 struct DecodeAcross {
     using T = T_;
     static constexpr int values = 16;  // sums of a lane, for token lane / 4: of rows 16 (lane % 4) + i and 16 (lane % 4) + 8 + i by 2 i
@@ -82,14 +82,14 @@ struct DecodeAcross {
         for (int u = 0; u < ahead; u++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const int k = (chunk + warps * u) * 16 + threadIdx.x % 4 * 4 + j;
+                const int k = (chunk + u) * 16 + threadIdx.x % 4 * 4 + j;
                 rows[u][j] = first != nullptr && k < depth ? load_streaming_16(first + k * stride) : Pack<u32, 4>{};
             }
     }
     DEVICE void multiply(const T* x, int chunk, int depth) {
 #pragma unroll
         for (int u = 0; u < ahead; u++) {
-            const int k = (chunk + warps * u) * 16 + threadIdx.x % 4 * 4;
+            const int k = (chunk + u) * 16 + threadIdx.x % 4 * 4;
             const Pack<u32, 2> a = x != nullptr && k < depth ? *(const Pack<u32, 2>*)(x + k) : Pack<u32, 2>{};
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -113,11 +113,15 @@ DEVICE bool stream_weights(Stream& stream, const typename Stream::T* first, cons
                            const Before& before_tokens) {
     __shared__ float parts[warps][Stream::values][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    stream.load(first, second, stride, warp, depth);
+    // Each warp has a run of K of its own: what it reads of a row at a time lies together.
+    constexpr int step = Stream::chunk_depth;
+    const int chunks = (depth + step - 1) / step, share = (chunks + warps - 1) / warps, start = warp * share;
+    const int end = start + share < chunks ? start + share : chunks, stop = end * step < depth ? end * step : depth;
+    stream.load(first, second, stride, start, stop);
     const auto* x = before_tokens();
-    for (int chunk = warp; chunk * Stream::chunk_depth < depth; chunk += warps * ahead) {
-        if (chunk != warp) stream.load(first, second, stride, chunk, depth);
-        stream.multiply(x, chunk, depth);
+    for (int chunk = start; chunk < end; chunk += ahead) {
+        if (chunk != start) stream.load(first, second, stride, chunk, stop);
+        stream.multiply(x, chunk, stop);
     }
 #pragma unroll
     for (int i = 0; i < Stream::values; i++) parts[warp][i][lane] = stream.sums[i];

@@ -20,7 +20,7 @@ use std::fmt::Write;
 pub(super) const TOKENS: i64 = 8;
 /// Warps of a block, and chunks that each has on its way at a time.
 const WARPS: u32 = 4;
-const AHEAD: u32 = 4;
+const AHEAD: u32 = 2;
 
 /// How the weights are streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, ids: &Ten
          if (expert_found < 0) return;\nconst i64 expert = expert_found;\nconst int lane = threadIdx.x % 32, n0 = blockIdx.x * {columns};\n\
          const int token = lane / 4;\nint choice = -1;\nif (token < {tokens})\n\
          for (int t = token, j = (int){choices} - 1; j >= 0; j--)\nif ((i64){from}[{id}] == expert) choice = j;\n\
-         {stream}<{ty}, {WARPS}, {AHEAD}> stream;\nconst auto token_of_lane = [&]() -> const {ty}* {{\n{wait_then}\
+         {stream}<{ty}, {AHEAD}> stream;\nconst auto token_of_lane = [&]() -> const {ty}* {{\n{wait_then}\
          return choice < 0 ? nullptr : {rows} + {row};\n}};\n\
          if (!stream_weights<decltype(stream), {WARPS}, {AHEAD}>(stream, {first}, {second}, {stride}, (int){depth}, token_of_lane)) return;\n\
          const auto store = [&](int m, int t{params}) {{\nconst int column = n0 + m;\nif (column >= {n} || t >= {tokens}) return;\n\

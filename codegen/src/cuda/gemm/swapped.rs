@@ -118,7 +118,9 @@ impl Swapped {
                 (_, true) => ([rows, depth.clone(), experts], [k, expert]),
                 (_, false) => ([depth.clone(), rows, experts], [row, expert]),
             };
-            map(Memory::Buffer(weight.buffer), byte_offset(weight), weight.dtype, dims, strides, BOX)
+            // Across K, the neighbours along a row are boxes of the same stage, which are asked for anyway.
+            let map = map(Memory::Buffer(weight.buffer), byte_offset(weight), weight.dtype, dims, strides, BOX);
+            TensorMap { follows: !self.across, ..map }
         };
         weights.iter().take(if self.features == Features::Paired { 1 } else { 2 }).map(map).collect()
     }
@@ -185,7 +187,7 @@ fn take_turns(even: &TensorRef, odd: &TensorRef) -> bool {
 fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [Dim; 2], rows: u32) -> TensorMap {
     let bytes = Dim::from(dtype.size() as i64);
     let strides = strides.into_iter().map(|stride| stride * bytes.clone()).collect();
-    TensorMap { memory, offset, dtype, dims: dims.to_vec(), strides, tile: vec![DEPTH, rows, 1] }
+    TensorMap { memory, offset, dtype, dims: dims.to_vec(), strides, tile: vec![DEPTH, rows, 1], follows: true }
 }
 
 /// What a kernel does with its tiles. Texts see `rank` (which of the cluster's blocks this is) and what earlier ones declare.
