@@ -5,7 +5,7 @@
 mod programs;
 
 use eglu_ir::{
-    Bindings, DType, Dim, Op, OpCode, Scalar, Shape, Tensor,
+    Bindings, DType, Dim, Op, OpCode, Program, Ref, Scalar, Shape, Tensor,
     eval::{EvalError, EvalOperand, eval_op},
     ops::*,
 };
@@ -310,6 +310,14 @@ impl Case {
                 self.indices(&[s], 5);
                 ExpertMatmul {}.into()
             }
+            OpCode::ExpertOuter => {
+                let (t, n, k) = (self.below(4), self.below(4), self.below(4));
+                let (a_repeat, b_repeat) = self.pick(&[(1, 1), (2, 1), (1, 2), (2, 2)]);
+                self.add(float, &[2 * t / a_repeat, n]);
+                self.add(float, &[2 * t / b_repeat, k]);
+                self.indices(&[2 * t], 5);
+                ExpertOuter { experts: Dim::from(3), a_repeat, b_repeat, dtype: float }.into()
+            }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
                 self.add(float, &[t * k, h]);
@@ -327,9 +335,14 @@ impl Case {
             }
             OpCode::Route => {
                 let tokens = self.below(4);
-                self.add(float, &[tokens, 5]);
-                let (score, renormalize) = (self.pick(RouteScore::ALL), self.coin());
-                Route { score, k: 1 + self.below(5), renormalize, dtype: self.pick(&FLOATS) }.into()
+                self.add(float, &[tokens, 6]);
+                self.optional(float, &[6]);
+                let (score, gathered) = (self.pick(RouteScore::ALL), self.coin());
+                let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2) as usize, 2]) };
+                let mut weigh = Program::new([float; 2]);
+                weigh.results.push((Ref::Param(self.below(2) as u32), self.pick(&FLOATS)));
+                let (k, masked) = (1 + self.below(5) as usize, Scalar::Int(0));
+                Route { score, scores: float, k, groups, masked, gathered, weigh: weigh.into() }.into()
             }
             OpCode::Moe => {
                 let (tokens, k) = (self.below(4), 1 + self.below(2));

@@ -201,17 +201,31 @@ fn scatters_sum_and_gathers_do_not_wrap() {
 
 #[test]
 fn routing_and_experts() {
-    let route = |score: &str, renormalize: bool| {
+    let weighed = |attrs: &str, weigh: &str, more: &str| {
         format!(
-            "%l: f32[1, 3] = constant [0.0, 2.0, 1.0]\n%y: (f32[1, 2], i64[1, 2]) = route(%l) \
-             {{score={score}, k=2, renormalize={renormalize}, dtype=f32}}\noutput %y\noutput %y#1"
+            "%l: f32[1, 4] = constant [0.0, 2.0, 1.0, -1.0]\n%b: f32[4] = constant [0.0, -0.5, 0.0, 1.0]\n\
+             %y: (f32[1, 2], i64[1, 2]) = route(%l, {more}) {{{attrs}, weigh={{(p0: f32, p1: f32) {weigh}}}}}\noutput %y\noutput %y#1"
         )
     };
-    let weights = |score: &str, renormalize: bool| run(&route(score, renormalize)).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(weights("softmax", false), ["f32[1, 2] [0.66524094, 0.24472848]", "i64[1, 2] [1, 2]"]);
+    let plain = |score: &str| format!("score={score}, scores=f32, k=2, groups=[], masked=0, gathered=true");
+    let weights = |text: String| run(&text).unwrap_or_else(|e| panic!("{e}"));
+    let value = "return (p0: f32)";
+    let bare = |score: &str| weights(weighed(&plain(score), value, "none"));
+    assert_eq!(bare("softmax"), ["f32[1, 2] [0.6439143, 0.23688282]", "i64[1, 2] [1, 2]"]);
     // The softmax over the chosen is that over all, divided by the sum of the chosen.
-    assert_eq!(weights("topk_softmax", false), ["f32[1, 2] [0.7310586, 0.26894143]", "i64[1, 2] [1, 2]"]);
-    assert_eq!(weights("sigmoid", false), ["f32[1, 2] [0.880797, 0.7310586]", "i64[1, 2] [1, 2]"]);
+    assert_eq!(bare("topk_softmax"), ["f32[1, 2] [0.7310586, 0.26894143]", "i64[1, 2] [1, 2]"]);
+    assert_eq!(bare("sigmoid"), ["f32[1, 2] [0.880797, 0.7310586]", "i64[1, 2] [1, 2]"]);
+    assert_eq!(bare("topk_sigmoid"), bare("sigmoid"));
+    let share = "v0: f32 = div(p0, p1); return (v0: f32)";
+    assert_eq!(weights(weighed(&plain("softmax"), share, "none"))[0], "f32[1, 2] [0.7310586, 0.26894143]");
+    // Chosen by score and bias, weighed by the score alone or by both.
+    assert_eq!(weights(weighed(&plain("sigmoid"), value, "%b")), ["f32[1, 2] [0.26894143, 0.7310586]", "i64[1, 2] [3, 2]"]);
+    let by_both = plain("sigmoid").replace("gathered=true", "gathered=false");
+    assert_eq!(weights(weighed(&by_both, value, "%b"))[0], "f32[1, 2] [1.2689414, 0.7310586]");
+    // Of the groups {0, 1} and {2, 3} the better one stays, by the best of each or by their sum.
+    let grouped = |best: usize| plain("sigmoid").replace("groups=[]", &format!("groups=[2, {best}, 1]"));
+    assert_eq!(weights(weighed(&grouped(1), value, "none"))[1], "i64[1, 2] [1, 0]");
+    assert_eq!(weights(weighed(&grouped(2), value, "%b"))[1], "i64[1, 2] [3, 2]");
     let experts = "%x: f32[3, 1] = constant [1.0, 2.0, 3.0]\n%w: f32[2, 1, 1] = constant [10.0, 100.0]\n\
                    %b: f32[2, 1] = constant [0.5, 0.25]\n%ids: i64[3] = constant [1, 7, 0]\n\
                    %y: f32[3, 1] = expert_matmul(%x, %w, %b, %ids)\noutput %y";

@@ -14,7 +14,7 @@ pub fn explain(optimized: &Optimized, name: &str) -> Option<String> {
     }
     let mut text = String::new();
     if let Some(op) = before.and_then(|id| report.before().node(id).op()) {
-        line(&mut text, format_args!("{name} was imported as `{}`: {}", op.name(), op.code().doc()));
+        line(&mut text, format_args!("{name} was imported as `{}`: {}", op.name(), first_sentence(op.code().doc())));
     }
     for &id in &after {
         end(&mut text, graph, id, name);
@@ -72,11 +72,16 @@ fn end(text: &mut String, graph: &Graph, id: NodeId, name: &str) {
         return line(text, format_args!("it is `{}` of the optimised graph, which computes nothing", node.name));
     };
     let code: OpCode = op.code();
-    line(text, format_args!("it ended in `{}`, a `{}`: {}", node.name, op.name(), code.doc()));
+    line(text, format_args!("it ended in `{}`, a `{}`: {}", node.name, op.name(), first_sentence(code.doc())));
     let others: Vec<&str> = node.origins.iter().map(|origin| &**origin).filter(|origin| *origin != name).collect();
     if !others.is_empty() {
         line(text, format_args!("together with {}", others.join(", ")));
     }
+}
+
+/// What an op does, in one sentence; the rest is for those who look it up.
+fn first_sentence(doc: &str) -> &str {
+    doc.split_once(". ").map_or(doc, |(first, _)| first)
 }
 
 fn line(text: &mut String, words: std::fmt::Arguments<'_>) {

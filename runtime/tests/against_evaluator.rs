@@ -328,6 +328,23 @@ proptest! {
     }
 
     #[test]
+    fn expert_outers(seed: u64) {
+        let mut case = Case::new(seed);
+        let dtype = case.pick(&FLOATS);
+        let stored = if dtype == DType::F64 { dtype } else { case.pick(&[dtype, DType::F32]) };
+        let (a_repeat, b_repeat) = case.pick(&[(1, 1), (1, 2), (2, 1), (2, 2)]);
+        let (rows, experts) = (case.pick(&[2, 40, 300]), case.rng.random_range(1..5));
+        let (n, k) = (case.pick(&[1, 70, 300]), case.pick(&[4, 33]));
+        // One expert more than there are: rows that are dropped.
+        let ids: Vec<i64> = (0..rows).map(|_| case.rng.random_range(0..=experts)).collect();
+        let ids = case.input(Tensor::from_slice(DType::I64, &[rows], &ids).expect("fits"));
+        let (a, b) = (case.strided(dtype, &[rows / a_repeat, n]), case.strided(dtype, &[rows / b_repeat, k]));
+        let op = ExpertOuter { experts: experts.into(), a_repeat, b_repeat, dtype: stored };
+        let node = case.call(op, [a.into(), b.into(), ids.into()]);
+        case.check(node)?;
+    }
+
+    #[test]
     fn whole_blocks(seed: u64) {
         let mut case = Case::new(seed);
         let dtype = case.pick(&FLOATS);

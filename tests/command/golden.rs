@@ -58,9 +58,9 @@ fn optimize_summary() {
         mixtral-batched_mm.block for h200: 31 ops became 8, 18 kernels became 8
 
         fused
-          kind   node   rule                        ops  launches saved  traffic saved
-          route  route  route-softmax-renormalized   22               0            0 B
-          moe    moe    mixture-of-experts           22              13        4.7 MiB
+          kind   node   rule                ops  launches saved  traffic saved
+          route  route  router                4               3        1.0 KiB
+          moe    moe    mixture-of-experts   18               9        4.7 MiB
     "#]]
     .assert_eq(&text);
 }

@@ -90,6 +90,7 @@ impl Emitter {
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),
             Op::ExpertMatmul(_) => gemm::expert_matmul(self, step),
+            Op::ExpertOuter(op) => gemm::expert_outer(self, step, op),
             Op::Moe(op) => gemm::moe(self, step, op),
             Op::Combine(op) => route::combine(self, step, op),
             Op::Route(op) => route::route(self, step, op),

@@ -24,6 +24,8 @@ pub(super) enum Header {
     GemmSwapped,
     DispatchCluster,
     Decode,
+    GemmDense,
+    GemmStream,
 }
 
 impl Header {
@@ -47,6 +49,8 @@ impl Header {
             Header::Decode => include_str!("device/decode.cuh"),
             Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
             Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
+            Header::GemmDense => include_str!("device/gemm_dense.cuh"),
+            Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
     }
 }

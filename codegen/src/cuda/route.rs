@@ -2,62 +2,139 @@
 
 use super::{
     ctype,
-    emitter::{Emitter, elements, flat, tensor},
+    emitter::{Emitter, elements, flat, optional, tensor},
     error::Emit,
     kernel::{Code, Header, Kernel},
+    program::{self, Results},
 };
 use crate::Step;
-use eglu_ir::ops::{Combine, Route, RouteScore};
+use eglu_ir::{
+    DType, Dim,
+    ops::{Combine, Route, RouteScore},
+};
 
 /// One warp for each token: scores in f32, the k best one after another (ties go to the lowest expert), then their weights.
 pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> {
-    let (logits, weights, ids) = (tensor(step, 0)?, &step.outputs[0], &step.outputs[1]);
+    let (logits, bias) = (tensor(step, 0)?, optional(step, 1));
+    let (weights, ids) = (&step.outputs[0], &step.outputs[1]);
     let mut kernel = Kernel::new(format!("route_{}", logits.dtype));
     let from = kernel.read(logits)?;
-    let (to, chosen) = (kernel.write(weights)?, kernel.write(ids)?);
     let tokens = logits.layout.shape[0].clone();
     let (count, experts) = (kernel.dim(&tokens), kernel.dim(&logits.layout.shape[1]));
     let row = kernel.offset(&["t".into()], &logits.layout.strides[..1]);
     let at = kernel.offset(&["e".into()], &logits.layout.strides[1..]);
-    let logit = format!("(float)up({from}[{row} + {at}])");
-    let statistics = match op.score {
-        RouteScore::Softmax => {
-            "AmaxState<float> top;\nfor (i64 e = lane; e < experts; e += 32) top.add(logit(e), e);\nwarp_merge(top);\n\
-             SumState<float> sum;\nfor (i64 e = lane; e < experts; e += 32) sum.add(exp_(logit(e) - top.value), e);\nwarp_merge(sum);\n\
-             const auto score = [&](i64 e) { return exp_(logit(e) - top.value) / sum.value; };\n"
+    let choice = match bias {
+        Some(bias) => {
+            let offset = kernel.offset(&["e".into()], &bias.layout.strides);
+            let sum = format!("score(e) + (float)up({}[{offset}])", kernel.read(bias)?);
+            rounded(&sum, op.choice_dtype(logits.dtype, Some(bias.dtype)))?
         }
-        RouteScore::TopKSoftmax => "const auto score = logit;\n",
-        RouteScore::Sigmoid => "const auto score = [&](i64 e) { return sigmoid_(logit(e)); };\n",
+        None => "score(e)".into(),
     };
-    // The weight of choice j from its score, once all are known.
-    let (total, weight) = match (op.score, op.renormalize) {
-        (RouteScore::TopKSoftmax, _) => {
-            ("if (j == 0) best = value;\ntotal += exp_(value - best);\n", "exp_(score(e) - best) / total")
-        }
-        (_, true) => ("total += value;\n", "score(e) / total"),
-        (_, false) => ("", "score(e)"),
-    };
-    let (k, stored) = (op.k, ctype::storage(op.dtype)?);
+    let (to, chosen) = (kernel.write(weights)?, kernel.write(ids)?);
+    let value_dtype = op.value_dtype(logits.dtype, bias.map(|bias| bias.dtype));
+    let (values, total, value) = values_of(op, value_dtype)?;
     let body = format!(
         "const i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\nconst i64 experts = {experts};\n\
-         if (t >= {count}) return;\nconst auto logit = [&](i64 e) {{ return {logit}; }};\n{statistics}\
+         if (t >= {count}) return;\nconst auto logit = [&](i64 e) {{ return (float)up({from}[{row} + {at}]); }};\n{}\
+         const auto biased = [&](i64 e) {{ return {choice}; }};\n{}\
          float best = 0, total = 0;\nNarrow last{{}};\ni32 mine[{held}];\n#pragma unroll\nfor (int j = 0; j < {k}; j++) {{\n\
          Choice choice{{Narrow::last()}};\nfor (i64 e = lane; e < experts; e += 32) {{\n\
-         const Narrow next = Narrow::make(~order_key(score(e)), e);\n\
+         const Narrow next = Narrow::make(~order_key(by(e)), e);\n\
          if ((j == 0 || last < next) && next < choice.entry) choice.entry = next;\n}}\nwarp_merge(choice);\nlast = choice.entry;\n\
-         const float value = score(last.position());\n{total}if (lane == j % 32) mine[j / 32] = (i32)last.position();\n}}\n\
+         {values}if (lane == j % 32) mine[j / 32] = (i32)last.position();\n}}\n{total}\
          #pragma unroll\nfor (int j = 0; j < {k}; j++) {{\nif (lane != j % 32) continue;\nconst i64 e = mine[j / 32];\n\
-         {chosen}[t * {k} + j] = e;\n{to}[t * {k} + j] = cast<{stored}>({weight});\n}}\n",
-        held = k.div_ceil(32).max(1),
+         {chosen}[t * {k} + j] = e;\n{} weight;\nweigh({value}, {}, weight);\n{to}[t * {k} + j] = weight;\n}}\n",
+        scores_of(op)?,
+        choice_of(op, &logits.layout.shape[1], op.choice_dtype(logits.dtype, bias.map(|bias| bias.dtype)))?,
+        ctype::storage(weights.dtype)?,
+        rounded("total", value_dtype)?,
+        held = op.k.div_ceil(32).max(1),
+        k = op.k,
     );
-    let items = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
+    let choice = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
+    let items = format!("{choice}{}", program::function("weigh", &op.weigh, Results::Stored)?);
     let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
-    emitter.launch(
-        kernel,
-        Code { headers, items: items.into(), body, threads: [256, 1], ..Code::default() },
-        flat(tokens.ceil_div(8)),
-    );
+    emitter.launch(kernel, Code { headers, items, body, threads: [256, 1], ..Code::default() }, flat(tokens.ceil_div(8)));
     Ok(())
+}
+
+/// The f32 expression as a value that was stored in `dtype`.
+fn rounded(value: &str, dtype: DType) -> Emit<String> {
+    Ok(match dtype {
+        DType::F32 => value.into(),
+        _ => format!("up(cast<{}>({value}))", ctype::storage(dtype)?),
+    })
+}
+
+/// Statements that define `score(e)`.
+fn scores_of(op: &Route) -> Emit<String> {
+    let define = |value: String| format!("const auto score = [&](i64 e) {{ return {value}; }};\n");
+    Ok(match op.score {
+        RouteScore::Softmax => format!(
+            "AmaxState<float> top;\nfor (i64 e = lane; e < experts; e += 32) top.add(logit(e), e);\nwarp_merge(top);\n\
+             SumState<float> sum;\nfor (i64 e = lane; e < experts; e += 32) sum.add(exp_(logit(e) - top.value), e);\nwarp_merge(sum);\n{}",
+            define(rounded("exp_(logit(e) - top.value) / sum.value", op.scores)?)
+        ),
+        RouteScore::Sigmoid => define(rounded("sigmoid_(logit(e))", op.scores)?),
+        RouteScore::TopKSoftmax | RouteScore::TopKSigmoid => "const auto score = logit;\n".into(),
+    })
+}
+
+/// Statements that define `by(e)`, what experts are chosen by: with groups, a warp ranks them first and a bit for each says whether it stays.
+fn choice_of(op: &Route, experts: &Dim, dtype: DType) -> Emit<String> {
+    let (Some(groups), Some(experts)) = (op.groups(), experts.as_const()) else { return Ok("const auto by = biased;\n".into()) };
+    let width = experts / groups.count as i64;
+    let held = groups.count.div_ceil(32);
+    // The best of a group, kept in descending order while its experts pass by.
+    let insert = "float next = biased(g * {width} + i);\n#pragma unroll\nfor (int b = 0; b < {best}; b++) {\n\
+         if (i > b ? order_key(next) > order_key(top[b]) : i == b) {\nconst float less = top[b];\ntop[b] = next;\nnext = less;\n}\n}\n";
+    let insert = insert.replace("{width}", &format!("{width}LL")).replace("{best}", &groups.best.to_string());
+    Ok(format!(
+        "float sums[{held}];\n#pragma unroll\nfor (int h = 0; h < {held}; h++) {{\nconst int g = h * 32 + lane;\n\
+         if (g >= {count}) continue;\nfloat top[{best}] = {{}};\nfor (int i = 0; i < {width}; i++) {{\n{insert}}}\nfloat sum = 0;\n\
+         #pragma unroll\nfor (int b = 0; b < {best}; b++) sum += top[b];\nsums[h] = {sum};\n}}\n\
+         u32 kept[{held}] = {{}};\nNarrow reached{{}};\nfor (int j = 0; j < {keep}; j++) {{\nChoice choice{{Narrow::last()}};\n\
+         #pragma unroll\nfor (int h = 0; h < {held}; h++) {{\nconst int g = h * 32 + lane;\nif (g >= {count}) continue;\n\
+         const Narrow next = Narrow::make(~order_key(sums[h]), g);\n\
+         if ((j == 0 || reached < next) && next < choice.entry) choice.entry = next;\n}}\nwarp_merge(choice);\nreached = choice.entry;\n\
+         #pragma unroll\nfor (int h = 0; h < {held}; h++) if (reached.position() / 32 == h) kept[h] |= 1u << reached.position() % 32;\n}}\n\
+         const auto by = [&](i64 e) {{\nconst i64 g = e / {width};\nu32 bits = 0;\n\
+         #pragma unroll\nfor (int h = 0; h < {held}; h++) if (g / 32 == h) bits = kept[h];\n\
+         return bits >> g % 32 & 1 ? biased(e) : {masked};\n}};\n",
+        count = groups.count,
+        best = groups.best,
+        keep = groups.kept,
+        sum = rounded("sum", dtype)?,
+        masked = ctype::literal(op.masked, DType::F32)?,
+    ))
+}
+
+/// What is summed up for each choice as it is found, what is done once all are known, and the value of expert `e`.
+fn values_of(op: &Route, dtype: DType) -> Emit<(String, String, String)> {
+    let sum = |value: &str| format!("total += {value};\n");
+    Ok(match op.score {
+        RouteScore::Softmax | RouteScore::Sigmoid => {
+            let value = if op.gathered { "score(e)" } else { "by(e)" };
+            (format!("{{\nconst i64 e = last.position();\n{}}}\n", sum(value)), String::new(), value.into())
+        }
+        RouteScore::TopKSigmoid => {
+            let value = rounded("sigmoid_(logit(e))", dtype)?;
+            (format!("{{\nconst i64 e = last.position();\n{}}}\n", sum(&value)), String::new(), value)
+        }
+        RouteScore::TopKSoftmax => {
+            let first = "if (j == 0) best = logit(last.position());\ntotal += exp_(logit(last.position()) - best);\n";
+            // The softmax's own sum, then that of its rounded values.
+            let value = rounded("exp_(logit(e) - best) / all", dtype)?;
+            let after = format!(
+                "const float all = total;\ntotal = 0;\n#pragma unroll\nfor (int j = 0; j < {}; j++) {{\n\
+                 const i64 e = __shfl_sync(0xffffffffu, mine[j / 32], j % 32);\n{}}}\n",
+                op.k,
+                sum(&value)
+            );
+            (first.into(), after, value)
+        }
+    })
 }
 
 /// `out[t] = Σ_j weights[t, j] · y[t·k + j]` in f32.

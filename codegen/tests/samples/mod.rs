@@ -171,6 +171,11 @@ pub fn sample(code: OpCode) -> Sample {
             let ids = b.input(I64, &[s]);
             b.call(ExpertMatmul {}, &[x, w, bias, ids])
         }
+        OpCode::ExpertOuter => {
+            let (grad, rows) = (b.input(Bf16, &[s.clone() * d(2), d(96)]), b.input(Bf16, &[s.clone(), d(64)]));
+            let ids = b.input(I64, &[s * d(2)]);
+            b.call(ExpertOuter { experts: d(4), a_repeat: 1, b_repeat: 2, dtype: Bf16 }, &[grad, rows, ids])
+        }
         OpCode::Combine => {
             let (y, weights) = (b.input(Bf16, &[s.clone() * d(2), d(64)]), b.input(F32, &[s, d(2)]));
             b.call(Combine { dtype: Bf16 }, &[y, weights])
@@ -181,8 +186,13 @@ pub fn sample(code: OpCode) -> Sample {
             b.call(DenseGlu { program: swiglu(Bf16) }, &[x, gate, bias, up, Operand::None])
         }
         OpCode::Route => {
-            let x = b.input(Bf16, &[s, d(8)]);
-            b.call(Route { score: RouteScore::Softmax, k: 2, renormalize: true, dtype: F32 }, &[x])
+            let (x, bias) = (b.input(Bf16, &[s, d(8)]), b.fixed(F32, &[8]));
+            let mut weigh = Program::new([F32; 2]);
+            let share = weigh.push(InstrOp::Pointwise(Pointwise::Div), [Ref::Param(0), Ref::Param(1)], F32);
+            weigh.results.push((share, F32));
+            let (groups, masked) = (Axes::from_slice(&[4, 2, 2]), Scalar::Float(f64::NEG_INFINITY));
+            let op = Route { score: RouteScore::Sigmoid, scores: F32, k: 2, groups, masked, gathered: true, weigh: weigh.into() };
+            b.call(op, &[x, bias])
         }
         OpCode::Moe => {
             let (x, gate, up) = (b.input(Bf16, &[s.clone(), d(64)]), b.fixed(Bf16, &[8, 96, 64]), b.fixed(Bf16, &[8, 96, 64]));

@@ -1,17 +1,15 @@
-//! The fused vocabulary: routing, gated units and mixture-of-experts blocks.
+//! The fused vocabulary: gated units and mixture-of-experts blocks.
 
 use super::{
     Call, EvalError,
     element::{decode, encode},
     matmul::{Experts, Matrix, Multiply, experts_of},
-    norm::softmax_line,
-    order::ranked,
     program::run,
     values::{Class, Column, cast, class},
 };
 use crate::{
     DType, Program, Tensor,
-    ops::{Combine, DenseGlu, Moe, Route, RouteScore},
+    ops::{Combine, DenseGlu, Moe},
 };
 
 /// Runs the body with `$w` the real arithmetic of a dtype; an error for integers and complex numbers.
@@ -77,33 +75,6 @@ pub(super) fn dense_glu(op: &DenseGlu, call: &Call<'_>) -> Result<Tensor, EvalEr
         };
         gate(&op.program, x.dtype(), product(1)?, product(3)?, call.shape())
     })
-}
-
-pub(super) fn route(op: &Route, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
-    let logits = call.tensor(0)?;
-    let experts = logits.shape()[1];
-    let mut scores = decode::<f32>(logits).into_owned();
-    let mut weights = Vec::with_capacity(logits.shape()[0] * op.k);
-    let mut ids = Vec::with_capacity(weights.capacity());
-    for row in scores.chunks_exact_mut(experts.max(1)) {
-        match op.score {
-            RouteScore::Softmax => softmax_line(row, false),
-            RouteScore::Sigmoid => row.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
-            RouteScore::TopKSoftmax => {}
-        }
-        let chosen = &ranked(row, true)[..op.k];
-        let mut best: Vec<f32> = chosen.iter().map(|&id| row[id]).collect();
-        if op.score == RouteScore::TopKSoftmax {
-            softmax_line(&mut best, false);
-        }
-        if op.renormalize {
-            let sum = best.iter().sum::<f32>();
-            best.iter_mut().for_each(|x| *x /= sum);
-        }
-        weights.extend(best);
-        ids.extend(chosen.iter().map(|&id| id as i64));
-    }
-    Ok(vec![encode(op.dtype, call.shape(), &weights)?, encode(DType::I64, call.shape(), &ids)?])
 }
 
 pub(super) fn moe(op: &Moe, call: &Call<'_>) -> Result<Tensor, EvalError> {

@@ -4,6 +4,7 @@
 
 mod convolution;
 mod element;
+mod experts;
 mod float8;
 mod fused;
 mod graph;
@@ -14,6 +15,7 @@ mod order;
 mod pointwise;
 mod program;
 mod reduce;
+mod route;
 mod strides;
 mod values;
 mod views;
@@ -159,6 +161,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::ConvolutionWeight(op) => one(convolution::of_weight(op, call)),
         Op::Contract(op) => matmul::contract(op, call),
         Op::ExpertMatmul(_) => one(matmul::expert_matmul(call)),
+        Op::ExpertOuter(op) => one(experts::expert_outer(op, call)),
         Op::Index(op) => one(indexing::index(op, call)),
         Op::IndexPut(op) => one(indexing::index_put(op, call)),
         Op::Gather(op) => one(indexing::gather(op, call)),
@@ -170,7 +173,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Histc(op) => one(order::histc(op, call)),
         Op::Combine(op) => one(fused::combine(op, call)),
         Op::DenseGlu(op) => one(fused::dense_glu(op, call)),
-        Op::Route(op) => fused::route(op, call),
+        Op::Route(op) => route::route(op, call),
         Op::Moe(op) => one(fused::moe(op, call)),
     }
 }

@@ -8,11 +8,13 @@ pub mod convolution;
 mod cost;
 pub mod infer;
 pub mod pointwise;
+mod route;
 mod table;
 
 pub use attr::{Attr, AttrError, AttrKind, Axes, Field};
 pub use cost::Cost;
 pub use pointwise::{Pointwise, TypeRule};
+pub use route::RouteGroups;
 pub use table::*;
 
 use crate::{DType, Scalar, TensorType};

@@ -54,6 +54,8 @@ named! {
         TopKSoftmax "topk_softmax",
         /// Sigmoid of each logit, then top-k (DeepSeek-V3).
         Sigmoid "sigmoid",
+        /// Top-k of the logits, then the sigmoid of the chosen (Cohere2-MoE).
+        TopKSigmoid "topk_sigmoid",
     }
 }
 
@@ -253,14 +255,22 @@ ops! {
 
     /// Row s of `x[S, K]` times the transposed matrix `w[E, N, K]` of its expert `ids[S]`, plus that expert's bias; rows whose id is E or more give zero.
     ExpertMatmul "expert_matmul" ("x", "w", "bias?", "ids") Kernel {};
+    /// Weight gradients by expert: `out[e] = Σ a[s]ᵀ · b[s]` over the rows s whose `ids[s]` is e, for `ids[S]`; out is `[experts, N, K]`. Row s of a is
+    /// row s / `a_repeat` of `a[S / a_repeat, N]`, and of b row s / `b_repeat` of `b[S / b_repeat, K]`. Sums are made in the operands' opmath and
+    /// rounded once, to `dtype`. Ids of `experts` or more add nothing; experts without rows give zeros.
+    ExpertOuter "expert_outer" ("a", "b", "ids") Kernel { experts: Dim, a_repeat: usize, b_repeat: usize, dtype: DType };
     /// A gated linear unit's gating: a program of (gate, up) (Shazeer 2020).
     Glu "glu" ("gate", "up") Pointwise { program: Arc<Program> };
     /// `out[t] = Σ_j weights[t, j] · y[t·k + j]` for `y[T·k, H]` and `weights[T, k]`.
     Combine "combine" ("y", "weights") Kernel { dtype: DType };
     /// `program(x·gateᵀ + gate_bias, x·upᵀ + up_bias)` for `x[…, K]`, `gate[N, K]` and `up[N, K]`.
     DenseGlu "dense_glu" ("x", "gate", "gate_bias?", "up", "up_bias?") Kernel { program: Arc<Program> };
-    /// A router: `logits[T, E]` to `weights[T, k]` (of `dtype`) and `ids[T, k]` (i64), best expert first.
-    Route "route" ("logits") Kernel { score: RouteScore, k: usize, renormalize: bool, dtype: DType };
+    /// A router: `logits[T, E]` to `weights[T, k]` and `ids[T, k]` (i64), best expert first. Scores are computed in f32 and stored as `scores`. The k
+    /// experts whose score plus `bias[E]` is highest are chosen; with `groups` = [n, best, kept] among the `kept` of n groups of neighbours whose `best`
+    /// highest sum up to most, the others counting as `masked`. `weigh` makes a weight of each chosen expert's value and of the sum of the values: its score if
+    /// `gathered`, else what it was chosen by.
+    Route "route" ("logits", "bias?") Kernel
+        { score: RouteScore, scores: DType, k: usize, groups: Axes, masked: Scalar, gathered: bool, weigh: Arc<Program> };
     /// A mixture-of-experts block: for token t and j < k, `down(program(gate(x[t]), up(x[t])))` by the matrices of expert `ids[t, j]`, summed with
     /// `weights[t, j]`. Shapes: x [T, H], gate and up [E, I, H], down [E, H, I], biases [E, ·], ids and weights [T, k]. Ids of E or more add nothing.
     Moe "moe" ("x", "gate", "gate_bias?", "up", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };

@@ -4,8 +4,8 @@
 mod programs;
 
 use eglu_ir::{
-    Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType, Value,
-    ops::*,
+    Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Program, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType,
+    Value, ops::*, program::InstrOp,
 };
 use programs::{gating, sum};
 use std::sync::Arc;
@@ -131,6 +131,8 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
+    let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };
+    b.call(outer, &[x, x, ids]);
 }
 
 fn indexing(b: &mut Builder, x: Operand, ids: Operand) {
@@ -154,7 +156,11 @@ fn fused(b: &mut Builder, x: Operand, ids: Operand, s: &Dim) {
     let bias = b.weight("mlp.bias", &[6]);
     b.call(DenseGlu { program: program.clone() }, &[x, gate, Operand::None, up, bias]);
     for &score in RouteScore::ALL {
-        b.call(Route { score, k: 2, renormalize: true, dtype: DType::Bf16 }, &[x]);
+        let mut weigh = Program::new([DType::F32; 2]);
+        let share = weigh.push(InstrOp::Pointwise(Pointwise::Div), [Ref::Param(0), Ref::Param(1)], DType::F32);
+        weigh.results.push((share, DType::Bf16));
+        let (scores, groups, masked) = (DType::F32, Axes::new(), Scalar::Float(f64::NEG_INFINITY));
+        b.call(Route { score, scores, k: 2, groups, masked, gathered: true, weigh: weigh.into() }, &[x, Operand::None]);
     }
     let [gate, up, down] = ["gate", "up", "down"].map(|name| match name {
         "down" => b.weight("moe.down", &[3, 4, 6]),

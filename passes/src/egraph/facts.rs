@@ -7,7 +7,7 @@ use super::{
 use egg::{Analysis, DidMerge, Id, Language};
 use eglu_ir::{
     DType, Op, TensorType,
-    ops::{Attr, OperandType},
+    ops::{Attr, OperandType, Reduce, ReduceKind},
 };
 use smallvec::SmallVec;
 
@@ -177,6 +177,11 @@ pub fn facts_of(egraph: &EGraph, op: &Op, operands: &[Id]) -> Result<SmallVec<[F
         Op::Sort(sort) => positions(&mut outputs, extent(sort.dim), true),
         Op::TopK(top) => positions(&mut outputs, extent(top.dim), false),
         Op::Route(_) => positions(&mut outputs, extent(1), false),
+        Op::Reduce(Reduce { kind: ReduceKind::Argmax | ReduceKind::Argmin, dims, .. }) => {
+            if let (Some(fact), [dim]) = (outputs.first_mut(), &dims[..]) {
+                fact.range = extent(*dim).map_or(Range::ANY, Range::positions);
+            }
+        }
         Op::InversePermutation(_) => {
             if let (Some(fact), Some(len)) = (outputs.first_mut(), extent(0)) {
                 fact.range = Range::positions(len);

@@ -97,17 +97,10 @@ fn write_attr(f: &mut fmt::Formatter<'_>, attr: &Attr) -> fmt::Result {
         Attr::Dim(dim) => write!(f, "dim:{dim}"),
         Attr::Shape(shape) => write!(f, "shape:{shape:?}"),
         Attr::Reduce(kind) => write!(f, "reduce:{}", format!("{kind:?}").to_lowercase()),
-        Attr::Score(score) => write!(f, "score:{}", score_name(*score)),
+        Attr::Score(score) => write!(f, "score:{}", score.name()),
         Attr::Program(program) => write!(f, "program:{}", program.instrs.len()),
         Attr::Reduces(kinds) => write!(f, "reduces:{kinds:?}"),
     }
-}
-
-const SCORES: [(RouteScore, &str); 3] =
-    [(RouteScore::Softmax, "softmax"), (RouteScore::TopKSoftmax, "top_k_softmax"), (RouteScore::Sigmoid, "sigmoid")];
-
-fn score_name(score: RouteScore) -> &'static str {
-    SCORES.iter().find(|row| row.0 == score).map_or("", |row| row.1)
 }
 
 /// Why a word of a pattern is no node.
@@ -168,7 +161,7 @@ fn leaf(word: &str) -> Option<Head> {
         "flag" => Attr::Bool(text.parse().ok()?),
         "axes" => Attr::Axes(text.split(',').map(|axis| axis.parse().ok()).collect::<Option<_>>()?),
         "dtype" => Attr::DType(DType::from_name(text)?),
-        "score" => Attr::Score(SCORES.iter().find(|row| row.1 == text)?.0),
+        "score" => Attr::Score(RouteScore::from_name(text)?),
         "reduce" => Attr::Reduce(match text {
             "sum" => ReduceKind::Sum,
             "mean" => ReduceKind::Mean,

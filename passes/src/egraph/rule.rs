@@ -167,6 +167,16 @@ impl Draft {
         self
     }
 
+    /// Adds several forms that miss the rule by the same condition.
+    pub fn nearly_all(
+        self,
+        patterns: impl IntoIterator<Item = String>,
+        condition: &'static str,
+        explain: impl Fn(&Site<'_>) -> Option<String> + Clone + Send + Sync + 'static,
+    ) -> Draft {
+        patterns.into_iter().fold(self, |draft, pattern| draft.nearly(pattern, condition, explain.clone()))
+    }
+
     /// Marks a rule whose refusals a user wants to know.
     pub fn fuses(mut self) -> Draft {
         self.fuses = true;

@@ -3,7 +3,7 @@
 use super::{
     EgraphError,
     facts::EGraph,
-    language::ENode,
+    language::{ENode, Head},
     rule::{Numerics, Rule, Site},
 };
 use egg::{ENodeOrVar, Id, Language, Pattern, Searcher, Subst};
@@ -93,6 +93,10 @@ impl Names {
         let mut names: IndexMap<Id, Vec<usize>> = IndexMap::new();
         for (node, &id) in values.iter().enumerate() {
             names.entry(egraph.find(id)).or_default().push(node);
+            // An op with several outputs has a class of its own.
+            if let ENode { head: Head::Output(_), children } = egraph.id_to_node(id) {
+                names.entry(egraph.find(children[0])).or_default().push(node);
+            }
         }
         Names(names)
     }
@@ -104,6 +108,13 @@ impl Names {
     fn text(&self, egraph: &EGraph, id: Id) -> String {
         if let Some(node) = self.0.get(&egraph.find(id)).and_then(|nodes| nodes.first()) {
             return format!("⟦{node}⟧");
+        }
+        let output = egraph[id].nodes.iter().find_map(|node| match node.head {
+            Head::Output(index) => Some((index, self.0.get(&egraph.find(node.children[0]))?.first()?)),
+            _ => None,
+        });
+        if let Some((index, node)) = output {
+            return format!("⟦{node}⟧#{index}");
         }
         match egraph[id].nodes.first() {
             Some(node) if node.is_leaf() => node.to_string(),

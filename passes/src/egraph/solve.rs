@@ -112,8 +112,7 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
         return Err(EgraphError::NoExtraction);
     }
     let mut nodes = plan.nodes;
-    let classes: Vec<Id> =
-        plan.placed.iter().filter(|(_, place)| matches!(place, Place::Node(_, 0))).map(|(&id, _)| id).collect();
+    let classes: Vec<Id> = plan.placed.iter().filter(|(_, place)| matches!(place, Place::Node(..))).map(|(&id, _)| id).collect();
     let stuck = stuck(&nodes, key);
     trace_origins(&mut nodes, &loaded, key, &classes, &extraction);
     log.refused.extend(unchosen::near_misses(&loaded, key, rules, &log, &extraction));
@@ -265,17 +264,23 @@ fn trace_origins(nodes: &mut [Planned], loaded: &Loaded, key: &Key, placed: &[Id
             continue;
         }
         let mut found: IndexSet<usize> = IndexSet::new();
-        let is = |position: usize| egraph.find(loaded.values[position]) == class || egraph.find(loaded.ops[position]) == class;
+        let made: Vec<Id> = outputs_of(egraph, class).collect();
+        let is = |position: usize| {
+            let op = egraph.find(loaded.ops[position]);
+            op == class || outputs_of(egraph, op).any(|output| made.contains(&output))
+        };
         let mut stack: Vec<usize> = (0..key.calls.len()).filter(|&position| is(position)).collect();
         while let Some(position) = stack.pop() {
             if kept.contains(&position) || !found.insert(position) {
                 continue;
             }
             for operand in &key.calls[position].1 {
-                if let Place::Node(next, _) = operand
-                    && (is(*next) || !computed.contains(&egraph.find(loaded.values[*next])))
-                {
-                    stack.push(*next);
+                if let Place::Node(next, index) = operand {
+                    let output = output_of(egraph, egraph.find(loaded.ops[*next]), *index);
+                    let there = output.is_some_and(|output| computed.contains(&output));
+                    if is(*next) || !there {
+                        stack.push(*next);
+                    }
                 }
             }
         }
@@ -293,6 +298,19 @@ fn trace_origins(nodes: &mut [Planned], loaded: &Loaded, key: &Key, placed: &[Id
         origins.dedup();
         nodes[at].origins = origins;
     }
+}
+
+/// The class of an op's output; none if nothing reads that output.
+fn output_of(egraph: &EGraph, op: Id, index: u32) -> Option<Id> {
+    match egraph[op].data.outputs.len() {
+        0 | 1 => Some(op),
+        _ => egraph.lookup(ENode::new(Head::Output(index), [op])).map(|id| egraph.find(id)),
+    }
+}
+
+/// The classes of an op's outputs.
+fn outputs_of(egraph: &EGraph, op: Id) -> impl Iterator<Item = Id> + '_ {
+    (0..egraph[op].data.outputs.len().max(1) as u32).filter_map(move |index| output_of(egraph, op, index))
 }
 
 /// Gathers by a permutation that are still there, with what reads them.

@@ -10,7 +10,7 @@ use super::{
     language::{ENode, Head},
     range::Range,
     region,
-    rule::Rule,
+    rule::{Numerics, Rule},
     run::saturate,
     solve, stitch,
 };
@@ -37,14 +37,16 @@ pub struct Checked {
     pub refused: Vec<(String, String, String)>,
 }
 
-/// Saturates the graph as one region and evaluates every term. `value` gives the inputs and weights; `tolerance` is what a dtype may
-/// differ by, relative to the largest element.
+/// What values of a dtype may differ by, relative to the largest, where rules of that class and closer ones were applied.
+pub type Tolerance<'a> = &'a dyn Fn(DType, Numerics) -> f64;
+
+/// Saturates the graph as one region and evaluates every term. `value` gives the inputs and weights.
 pub fn check(
     graph: &Graph,
     rules: &[Rule],
     bindings: &Bindings,
     value: &dyn Fn(Value) -> Tensor,
-    tolerance: &dyn Fn(DType) -> f64,
+    tolerance: Tolerance<'_>,
 ) -> Result<Checked, EgraphError> {
     let region = region::whole(graph)?;
     let key = region.key(graph, region::entries(graph, &region));
@@ -55,12 +57,14 @@ pub fn check(
     };
     let mut checked = Checked {
         fired: log.applied.iter().map(|applied| rules[applied.rule].name.clone()).collect(),
-        refused: log.refused.into_iter().map(|miss| (rules[miss.rule].name.clone(), miss.condition, miss.why)).collect(),
+        refused: log.refused.iter().cloned().map(|miss| (rules[miss.rule].name.clone(), miss.condition, miss.why)).collect(),
         differences: egraph.analysis.conflicts.clone(),
         ..Checked::default()
     };
     let inputs: Vec<Tensor> = region.inputs.iter().map(|&input| value(input)).collect();
-    Evaluation { egraph: &egraph, bindings, inputs, values: BTreeMap::new() }.run(&mut checked, tolerance);
+    let loosest = log.applied.iter().map(|applied| applied.numerics).max().unwrap_or(Numerics::Exact);
+    let tolerance = |dtype| tolerance(dtype, loosest);
+    Evaluation { egraph: &egraph, bindings, inputs, values: BTreeMap::new() }.run(&mut checked, &tolerance);
     Ok(checked)
 }
 

@@ -202,7 +202,14 @@ impl<'a> Stitching<'a> {
 fn is_fused(op: &Op) -> bool {
     matches!(
         op.code(),
-        OpCode::Moe | OpCode::DenseGlu | OpCode::Glu | OpCode::Route | OpCode::Combine | OpCode::ExpertMatmul | OpCode::RmsNorm
+        OpCode::Moe
+            | OpCode::DenseGlu
+            | OpCode::Glu
+            | OpCode::Route
+            | OpCode::Combine
+            | OpCode::ExpertMatmul
+            | OpCode::ExpertOuter
+            | OpCode::RmsNorm
     )
 }
 

@@ -2,12 +2,14 @@
 
 use super::{
     extract::Extraction,
+    language::Head,
     region::{Key, Place},
     rule::Rule,
     run::{Log, NearMiss},
     solve::Loaded,
 };
 use egg::Id;
+use eglu_ir::ops::Lowering;
 use std::collections::HashSet;
 
 /// Condition by which such nodes are refused.
@@ -21,7 +23,8 @@ pub fn near_misses(loaded: &Loaded, key: &Key, rules: &[Rule], log: &Log, extrac
         let class = egraph.find(applied.class);
         // Not in the result at all: part of something larger, or no longer needed.
         let Some(&at) = applied.nodes.first().filter(|_| kept(loaded, extraction, class)) else { continue };
-        if extraction.node(egraph, class).is_none_or(|node| node.head == applied.built.head) {
+        // Only where the op is as it was: anything else that was taken instead is fused too.
+        if extraction.node(egraph, class).is_none_or(|node| node.head != Head::Op(key.calls[at].0.code())) {
             continue;
         }
         let operands: HashSet<Id> = applied.built.children.iter().map(|&child| egraph.find(child)).collect();
@@ -69,7 +72,9 @@ fn shared(loaded: &Loaded, key: &Key, at: usize, operands: &HashSet<Id>) -> Opti
     }
     inside.sort_unstable();
     let reads = |by: usize, of: usize| key.calls[by].1.iter().any(|place| matches!(place, Place::Node(next, _) if *next == of));
-    inside.iter().filter(|&&of| of != at).find_map(|&of| {
+    // A view that is needed elsewhere too costs nothing.
+    let computed = |of: usize| key.calls[of].0.code().lowering() != Lowering::View;
+    inside.iter().filter(|&&of| of != at && computed(of)).find_map(|&of| {
         if let Some(by) = (0..key.calls.len()).find(|by| !inside.contains(by) && reads(*by, of)) {
             return Some(format!("`⟦{of}⟧` is used by node `⟦{by}⟧` too, so fusing would compute it twice"));
         }

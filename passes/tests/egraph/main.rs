@@ -3,9 +3,11 @@
 mod archives;
 mod blocks;
 mod build;
+mod every_rule;
 mod fusing;
 mod near_misses;
 mod reference;
 mod regions;
+mod routers;
 mod single;
 mod soundness;

@@ -2,8 +2,9 @@
 
 use crate::{
     blocks::{Dress, MIXTRAL, Order, Sizes, Variant, block, experts_only},
-    build::{Builder, int},
+    build::{Builder, float, int},
     fusing::{count, text},
+    routers::{DEEPSEEK, Router, routed},
     single::silu_by_parts,
     soundness::random,
 };
@@ -195,4 +196,41 @@ fn a_rounded_sigmoid_is_no_silu() {
         assert_eq!(run(&narrow).bytes(), run(&fused).bytes(), "every rounding is kept");
         assert_eq!(count(&saturate(&silu_by_parts(6, DType::F32, mirrored), &H200).unwrap().0, "silu"), 1);
     }
+}
+
+/// The block fuses behind a router that does not, and the report says why.
+fn routes_apart(router: Router, why: &str) {
+    let sizes = Sizes { e: 6, ..MIXTRAL.sizes };
+    let (fused, report) = rewritten(&routed(sizes, router), 1);
+    assert_eq!((count(&fused, "moe"), count(&fused, "topk") > 0), (1, true), "{:#?}", text(&fused));
+    let miss = report.refused.iter().find(|miss| miss.rule == "router" && miss.condition == "routed-by-scores");
+    assert_eq!(miss.map(|miss| miss.why.as_str()), Some(why), "{:#?}", report.refused);
+}
+
+#[test]
+fn routers_of_another_kind() {
+    let inverted = Router { inverted: true, ..DEEPSEEK };
+    routes_apart(inverted, "the experts of the chosen groups are masked, not the others");
+    let (fused, report) = rewritten(&routed(Sizes { e: 6, ..MIXTRAL.sizes }, Router { foreign: true, ..DEEPSEEK }), 1);
+    assert_eq!((count(&fused, "moe"), count(&fused, "route")), (1, 1));
+    let why = "the weights are more than scores of the chosen experts, perhaps divided by their sum and scaled";
+    assert!(report.refused.iter().any(|miss| miss.rule == "router" && miss.why == why), "{:#?}", report.refused);
+}
+
+#[test]
+fn a_clamped_unit_whose_gate_and_up_are_swapped() {
+    let mut b = Builder::new("swapped");
+    let (g, u) = (b.input("g", DType::F32, &[4, 6]), b.input("u", DType::F32, &[4, 6]));
+    let gate = b.clamp(g, Some(float(-7.0)), float(7.0));
+    let up = b.clamp(u, None, float(7.0));
+    let scaled = b.mul(gate, float(1.702));
+    let sigmoid = b.unary(Pointwise::Sigmoid, scaled);
+    let swish = b.mul(gate, sigmoid);
+    let up = b.add(up, int(1));
+    let out = b.mul(up, swish);
+    b.output(out);
+    let (fused, report) = rewritten(&b.graph, 1);
+    assert_eq!(count(&fused, "glu"), 0);
+    let miss = report.refused.iter().find(|miss| miss.rule == "clamped-swish-gated" && miss.condition == "gate-and-up");
+    assert!(miss.is_some_and(|miss| miss.why.starts_with("gate and up are swapped")), "{:#?}", report.refused);
 }

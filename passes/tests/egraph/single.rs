@@ -3,6 +3,7 @@
 use crate::{
     blocks::{Dress, MIXTRAL, Sizes, Variant, block},
     build::{Builder, float, int, shape},
+    routers::{ROUTERS, routed},
 };
 use eglu_ir::{
     DType, Graph, OpCode, Operand, Scalar, Value,
@@ -137,25 +138,20 @@ pub fn silu_by_parts(rows: i64, dtype: DType, mirrored: bool) -> Graph {
     })
 }
 
-/// A mixture routed by sigmoid or unnormalised softmax.
-fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
+/// A mixture whose weights are [E, K, N], transposed after they are picked, with gate and up as lanes of […, n, 2] or […, 2, n].
+fn lanes(sizes: Sizes, neighbours: bool) -> Graph {
     let Sizes { t, k, e, h, i } = sizes;
-    let mut b = Builder::new("routed");
+    let mut b = Builder::new("lanes");
     let x = b.input("x", DType::F32, &[t, h]);
     let router = b.weight("router", DType::F32, &[e, h]);
     let logits = b.linear(x, router);
-    let scores = if sigmoid { b.unary(Pointwise::Sigmoid, logits) } else { b.softmax(logits, DType::F32) };
-    let (mut weights, ids) = b.topk(scores, k as usize);
-    if renormalize {
-        let sum = b.sum(weights, 1, true, DType::F32);
-        weights = b.call(Pointwise::Div, &[weights.into(), sum.into()]);
-    }
+    let scores = b.softmax(logits, DType::F32);
+    let (weights, ids) = b.topk(scores, k as usize);
     let ids = b.reshape(ids, &[t * k]);
     let positions = b.iota(t * k);
     let tokens = b.floor_divide(positions, k);
     let rows = b.index(x, tokens);
     let product = |b: &mut Builder, x: Value, name: &str, n: i64, inner: i64| {
-        // Weights [E, K, N], transposed after they are picked.
         let w = b.weight(name, DType::F32, &[e, n, inner]);
         let picked = b.index(w, ids);
         let picked = b.permute(picked, &[0, 2, 1]);
@@ -163,11 +159,10 @@ fn routed(sizes: Sizes, sigmoid: bool, renormalize: bool) -> Graph {
         let y = b.matmul(row, picked);
         b.reshape(y, &[t * k, n])
     };
-    // Gate and up are the lanes of […, n, 2] or […, 2, n].
     let both = product(&mut b, rows, "gate_up", 2 * i, h);
-    let split = if sigmoid { [t * k, i, 2] } else { [t * k, 2, i] };
+    let split = if neighbours { [t * k, i, 2] } else { [t * k, 2, i] };
     let both = b.reshape(both, &split);
-    let dim = if sigmoid { 2 } else { 1 };
+    let dim = if neighbours { 2 } else { 1 };
     let [gate, up] = [0, 1].map(|lane| {
         let one = b.slice(both, dim, (lane, lane + 1), 1);
         b.reshape(one, &[t * k, i])
@@ -208,9 +203,9 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     for dtype in [DType::F32, DType::Bf16] {
         graphs.extend([silu_by_parts(rows, dtype, false), silu_by_parts(rows, dtype, true)]);
     }
-    for sigmoid in [false, true] {
-        graphs.extend([routed(sizes, sigmoid, false), routed(sizes, sigmoid, true)]);
-    }
+    graphs.extend([lanes(sizes, false), lanes(sizes, true)]);
+    let even = Sizes { e: 2 * sizes.e, ..sizes };
+    graphs.extend(ROUTERS.map(|router| routed(even, router)));
     let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };
     graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(sizes), prefix(rows)]);
     graphs.push(graph(rows, "views", DType::F32, |b, x| {

@@ -3,7 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
-    contract, convolution, copy, experts, gather, moe, pointwise,
+    contract, convolution, copy, experts, gather, moe, outer, pointwise,
     reduce::Reduction,
     rows,
     view::View,
@@ -35,6 +35,8 @@ pub enum Kernel {
     GroupedMm(Block),
     /// Rows grouped by ids.
     ExpertMatmul(Block),
+    /// Sums of outer products by ids; how often rows of both operands repeat.
+    ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
     DenseGlu(Block),
     /// A whole block.
@@ -89,6 +91,7 @@ impl Kernel {
             Op::Contract(op) => Kernel::Contract(op.lanes, Block::new(&op.program)?),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
+            Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
             Op::DenseGlu(op) => Kernel::DenseGlu(Block::new(&op.program)?),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
@@ -122,6 +125,7 @@ impl Kernel {
             Kernel::MatMul(block) => contract::matmul(call, block),
             Kernel::GroupedMm(block) => experts::grouped_mm(call, block),
             Kernel::ExpertMatmul(block) => experts::expert_matmul(call, block),
+            Kernel::ExpertOuter(block, repeats) => outer::expert_outer(call, block, *repeats),
             Kernel::DenseGlu(block) => contract::dense_glu(call, block),
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),

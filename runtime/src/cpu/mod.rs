@@ -15,6 +15,7 @@ mod gather;
 mod kernel;
 mod matrix;
 mod moe;
+mod outer;
 mod plan;
 mod pointwise;
 mod reduce;

@@ -1,11 +1,11 @@
 //! Plans on a device, against PyTorch's results and the CPU backend.
 
+use crate::device::is_missing;
 use eglu::{
     Device, Executable, Pipeline, Plan, Tensor,
     codegen::PlanOutput,
     compare::{compare, compare_all},
     ir::{OutputKind, weights::Weights},
-    runtime::cuda::probe,
 };
 use eglu_tests::{FIXTURES, inputs, load, plan, reference};
 
@@ -49,11 +49,7 @@ archives! {
 
 /// Runs one archive on device 0 and compares with PyTorch's results; where they differ, names the first step that differs from the CPU's.
 fn check(archive: &str, pipeline: &Pipeline) {
-    let probe = probe();
-    let required = std::env::var_os("EGLU_REQUIRE_GPU").is_some_and(|value| value == "1");
-    assert!(probe.usable() || !required, "EGLU_REQUIRE_GPU is set, but:\n{probe}");
-    if !probe.usable() {
-        eprintln!("skipped:\n{probe}");
+    if is_missing() {
         return;
     }
     let weights = load(archive).weights;

@@ -17,7 +17,7 @@ DEVICE u32 swizzled(int line, int chunk) {
 }
 
 // Copies tiles of one operand, `tile` rows by `BK`, with `threads` threads.
-template <class T, Walk walk, int tile, int BK, int threads, class Rows>
+template <class T, Walk walk, int tile, int BK, int threads, class Rows, class Depth>
 struct TileLoader {
     static constexpr int bytes = tile * BK * 2;
     static constexpr int line_chunks = walk == row_major ? tile / 8 : BK / 8;
@@ -28,11 +28,11 @@ struct TileLoader {
 
     typename Rows::template Cursor<slots, lines_per_slot> cursor;
     const T* base;  // of row_major tiles
-    i64 k_stride;
+    Depth depth;
     int k_extent, rows;
 
-    DEVICE TileLoader(const Rows& source, i64 k_stride, i64 k_extent)
-        : cursor(source, line(0)), base(source.base), k_stride(k_stride), k_extent((int)k_extent),
+    DEVICE TileLoader(const Rows& source, Depth depth, i64 k_extent)
+        : cursor(source, line(0)), base(source.base), depth(depth), k_extent((int)k_extent),
           rows(source.rows < tile ? (int)source.rows : tile) {}
     static DEVICE int line(int slot) { return (int)threadIdx.x / line_chunks + slot * lines_per_slot; }
     static DEVICE int chunk() { return (int)threadIdx.x % line_chunks; }
@@ -51,7 +51,8 @@ struct TileLoader {
                 cp_async_16(to, cursor.row(s) + k, cursor.valid(s) ? valid(k_extent - k) * 2 : 0);
             } else if constexpr (walk == row_major) {
                 const int at = k0 + line(s);
-                cp_async_16(to, base + at * k_stride + chunk() * 8, at < k_extent ? valid(rows - chunk() * 8) * 2 : 0);
+                const T* const from = base + (at < k_extent ? depth.at(at) : 0) + chunk() * 8;
+                cp_async_16(to, from, at < k_extent ? valid(rows - chunk() * 8) * 2 : 0);
             } else {
                 const T* const from = cursor.row(s);
                 const int end = cursor.valid(s) ? k_extent : 0;
@@ -59,8 +60,8 @@ struct TileLoader {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int at = k + i * 2;
-                    const u32 low = at < end ? from[at * k_stride].bits : 0;
-                    const u32 high = at + 1 < end ? from[(at + 1) * k_stride].bits : 0;
+                    const u32 low = at < end ? from[depth.at(at)].bits : 0;
+                    const u32 high = at + 1 < end ? from[depth.at(at + 1)].bits : 0;
                     packed[i] = low | (high << 16);
                 }
                 store_shared_16(to, packed);
@@ -211,9 +212,9 @@ private:
     }
 };
 
-template <class S, class Rows>
-using LoaderA = TileLoader<typename S::T, S::walk_a, S::BM, S::BK, S::threads, Rows>;
-template <class S, class Rows>
-using LoaderB = TileLoader<typename S::T, S::walk_b, S::BN, S::BK, S::threads, Rows>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderA = TileLoader<typename S::T, S::walk_a, S::BM, S::BK, S::threads, Rows, Depth>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderB = TileLoader<typename S::T, S::walk_b, S::BN, S::BK, S::threads, Rows, Depth>;
 template <class S>
 using Tile = MmaTile<S>;

@@ -45,6 +45,19 @@ struct GatheredRows {
     };
 };
 
+// Where element k of a row lies, from the row's start: plainly, or at the k-th entry of a list, divided.
+struct PlainDepth {
+    i64 stride;
+    DEVICE PlainDepth(i64 stride) : stride(stride) {}
+    DEVICE i64 at(int k) const { return k * stride; }
+};
+struct GatheredDepth {
+    i64 stride;
+    const i32* list;
+    int divisor;
+    DEVICE i64 at(int k) const { return list[k] / divisor * stride; }
+};
+
 struct TileIndex {
     i64 m, n;
 };

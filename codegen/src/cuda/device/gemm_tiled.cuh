@@ -11,7 +11,7 @@ struct TiledShape {
 };
 
 // Tiles of one operand: neighbouring threads read along K where that is contiguous, else along the rows.
-template <class S, int tile, bool k_fast, class Rows>
+template <class S, int tile, bool k_fast, class Rows, class Depth>
 struct ElementLoader {
     static constexpr int count = tile * S::BK / S::threads;
     static constexpr int apart = k_fast ? S::threads / S::BK : S::threads / tile;
@@ -19,19 +19,19 @@ struct ElementLoader {
     static_assert(S::threads % (k_fast ? S::BK : tile) == 0, "a thread keeps its k or its row");
     // Along K a thread has one column of K and rows `apart` from each other, else one row and ks `apart` from each other.
     typename Rows::template Cursor<k_fast ? count : 1, k_fast ? apart : 1> cursor;
-    i64 k_stride;
+    Depth depth;
     int k_extent;
     typename S::Acc held[count];
 
-    DEVICE ElementLoader(const Rows& rows, i64 k_stride, i64 k_extent)
-        : cursor(rows, row(0)), k_stride(k_stride), k_extent((int)k_extent) {}
+    DEVICE ElementLoader(const Rows& rows, Depth depth, i64 k_extent)
+        : cursor(rows, row(0)), depth(depth), k_extent((int)k_extent) {}
     static DEVICE int row(int i) { return k_fast ? (int)threadIdx.x / S::BK + i * apart : (int)threadIdx.x % tile; }
     static DEVICE int k(int i) { return k_fast ? (int)threadIdx.x % S::BK : (int)threadIdx.x / tile + i * apart; }
     DEVICE void load(int k0) {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const int line = k_fast ? i : 0, at = k0 + k(i);
-            held[i] = cursor.valid(line) && at < k_extent ? (typename S::Acc)up(cursor.row(line)[at * k_stride]) : (typename S::Acc)0;
+            held[i] = cursor.valid(line) && at < k_extent ? (typename S::Acc)up(cursor.row(line)[depth.at(at)]) : (typename S::Acc)0;
         }
     }
     DEVICE void store(typename S::Acc (*to)[tile + 4]) const {
@@ -114,9 +114,9 @@ private:
     }
 };
 
-template <class S, class Rows>
-using LoaderA = ElementLoader<S, S::BM, S::a_k_fast, Rows>;
-template <class S, class Rows>
-using LoaderB = ElementLoader<S, S::BN, S::b_k_fast, Rows>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderA = ElementLoader<S, S::BM, S::a_k_fast, Rows, Depth>;
+template <class S, class Rows, class Depth = PlainDepth>
+using LoaderB = ElementLoader<S, S::BN, S::b_k_fast, Rows, Depth>;
 template <class S>
 using Tile = TiledTile<S>;

@@ -30,6 +30,16 @@ DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.launch_depen
 
 DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Stores four floats at this address of block `rank`'s shared memory.
+DEVICE void store_shared_of(u32 rank, u32 address, float a, float b, float c, float d) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
+        "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
+}
+DEVICE void load_shared_16(float (&x)[4], u32 address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
+}
 
 // ---- mbarriers --------------------------------------------------------------------------------------------------------
 
@@ -79,7 +89,22 @@ DEVICE void load_tile_for_both(u32 to, const TensorMap& map, u32 barrier, int x,
         : "memory");
 }
 
+// A tile from shared memory, under the 128-byte swizzle, to (x, y, z); what lies outside the map is left out.
+DEVICE void store_tile(const TensorMap& map, u32 from, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map), "r"(from), "r"(x),
+                 "r"(y), "r"(z)
+                 : "memory");
+}
+// Stores of this thread since the last commit form a group.
+DEVICE void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until all but the latest `pending` groups have read their shared memory.
+template <int pending>
+DEVICE void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory"); }
+
 // ---- warpgroups -------------------------------------------------------------------------------------------------------
+
+// Waits for `threads` threads at a barrier of their own; 0 is __syncthreads.
+DEVICE void group_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 
 // What generic accesses wrote to shared memory, ordered before what the tensor cores read.
 DEVICE void fence_shared_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -119,6 +144,12 @@ DEVICE Pack<u32, 4> load_shared_16(u32 shared) {
 // The same describes 64 elements of M by K with M contiguous: a row of 128 bytes is then one k, and a step of n along K adds 8 n.
 DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
+}
+
+// Descriptor of a tile whose rows are contiguous: chunks of 64 rows, each k of a chunk being 128 bytes under the 128-byte swizzle. A step of
+// 16 along K adds 128 (PTX ISA, "Strides", MN-major: the leading offset leads to the next chunk, the stride offset to the next eight k).
+DEVICE u64 matrix_descriptor_of_rows(u32 shared, u32 chunk_bytes) {
+    return (u64)((shared & 0x3ffff) >> 4) | ((u64)(chunk_bytes >> 4) << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }
 
 // d += a · bᵀ for a of 64 × 16 and b of 256 × 16, by a warpgroup. A lane's d[4 j + 2 h + e] is row 16 · warp + lane / 4 + 8 h, column

@@ -13,6 +13,8 @@ use eglu_ir::Dim;
 const IDS_PER_BLOCK: i64 = 4096;
 /// Blocks of the cluster that orders rows: as many as any device has room for.
 const CLUSTER: u32 = 8;
+/// Each of its 32 warps counts every group in shared memory, of which a block has 48 KB without asking.
+const MOST_IN_CLUSTER: i64 = 320;
 
 /// Where the dispatch left its results: positions in the plan's scratch.
 pub(super) struct Dispatched {
@@ -22,6 +24,9 @@ pub(super) struct Dispatched {
     pub tile_count: usize,
     /// `RowTile[…]`.
     pub tiles: usize,
+    /// `i32[blocks, experts + 1]`, whose first line says where each expert's rows start in the expert order; `None` like `order`. Without
+    /// rows there are no lines.
+    pub starts: Option<usize>,
 }
 
 /// The most rows of a tile and the step in which a group's tiles are made equal (0: they are not), and 1 where such tiles are the ones to
@@ -51,7 +56,7 @@ pub(super) fn by_ids(
         return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
     }
     let rows = elements(ids);
-    if emitter.target.arch >= 90 {
+    if emitter.target.arch >= 90 && experts <= MOST_IN_CLUSTER {
         return by_ids_in_cluster(emitter, ids, experts, heights, list_dropped);
     }
     let blocks = rows.ceil_div(IDS_PER_BLOCK);
@@ -89,10 +94,10 @@ pub(super) fn by_ids(
         let starts = kernel.scratch("const i32", starts);
         format!("place_ids<{experts}>(id_at, {total}, {starts}, {});\n", kernel.scratch("i32", order))
     })?;
-    Ok(Dispatched { order: Some(order), tile_count, tiles })
+    Ok(Dispatched { order: Some(order), tile_count, tiles, starts: Some(starts) })
 }
 
-/// [`by_ids`] in one launch, of a cluster of blocks.
+/// [`by_ids`] for up to [`MOST_IN_CLUSTER`] experts in one launch, of a cluster of blocks.
 fn by_ids_in_cluster(
     emitter: &mut Emitter,
     ids: &TensorRef,
@@ -104,22 +109,24 @@ fn by_ids_in_cluster(
     let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
     let (tile_count, tiles) = tile_list(emitter, &rows, experts, heights);
     let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
+    let starts = emitter.scratch("expert_starts", Dim::from(4 * (experts + 1)));
     for ((tile, step), when) in heights {
         let mut kernel = Kernel::new("expert_dispatch");
         let from = kernel.read(ids)?;
         let (split, names) = kernel.split("at", "i", &walk.shape);
         let offset = kernel.offset(&names, &walk.strides[0]);
         let (total, order) = (kernel.dim(&rows), kernel.scratch("i32", order));
+        let starts = kernel.scratch("i32", starts);
         let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
         let body = format!(
             "wait_for_kernel_before();\nconst auto id_at = [&](i64 at) {{\n{split}return {from}[{offset}];\n}};\n\
-             dispatch_in_cluster<{experts}, {CLUSTER}, {tile}, {step}, {list_dropped}>(id_at, {total}, {order}, {all}, {list});\n"
+             dispatch_in_cluster<{experts}, {CLUSTER}, {tile}, {step}, {list_dropped}>(id_at, {total}, {order}, {starts}, {all}, {list});\n"
         );
         let headers = vec![Header::Math, Header::Scan, Header::Rows, Header::Dispatch, Header::Hopper, Header::DispatchCluster];
         let code = Code { headers, body, threads: [1024, 1], cluster: CLUSTER, overlaps: true, ..Code::default() };
         emitter.launch(kernel, code, flat(when.clone() * Dim::from(i64::from(CLUSTER))));
     }
-    Ok(Dispatched { order: Some(order), tile_count, tiles })
+    Ok(Dispatched { order: Some(order), tile_count, tiles, starts: Some(starts) })
 }
 
 /// Tiles of rows that lie in groups already, `offsets[g]` being the end of group g.
@@ -143,5 +150,5 @@ pub(super) fn by_offsets(
         let headers = vec![Header::Scan, Header::Rows, Header::Dispatch];
         emitter.launch(kernel, Code { headers, body, threads: [1024, 1], ..Code::default() }, flat(when.clone()));
     }
-    Ok(Dispatched { order: None, tile_count, tiles })
+    Ok(Dispatched { order: None, tile_count, tiles, starts: None })
 }

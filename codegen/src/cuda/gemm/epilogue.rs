@@ -33,11 +33,20 @@ pub(super) struct Epilogue<'a> {
     pub row: String,
     /// Condition under which zeros are stored instead.
     pub dropped: Option<&'static str>,
+    /// How many neighbouring columns a visit brings.
+    pub run: usize,
+    /// The output whose runs the tile stages in shared memory.
+    pub staged: Option<usize>,
 }
 
 impl Epilogue<'_> {
     /// Statements that store a finished `tile` of `rows` rows at column `n0`.
     pub fn store(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+        Ok(format!("tile.each({});\n", self.visit(kernel, lanes)?))
+    }
+
+    /// The lambda that stores a run of columns of such a tile.
+    pub fn visit(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
         let mut args = Vec::new();
         for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
             args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
@@ -48,11 +57,14 @@ impl Epilogue<'_> {
         let (mut declare, mut zero, mut stores) = (String::new(), String::new(), String::new());
         for (i, (output, &(_, dtype))) in self.outputs.iter().zip(&self.program.results).enumerate() {
             let ty = ctype::storage(dtype)?;
-            declare += &format!("Pack<{ty}, 2> q{i};\n");
+            declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
-            let pairs = output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
-            stores += &if pairs {
+            let pairs =
+                self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
+            stores += &if self.staged == Some(i) {
+                format!("tile.stage(m, n, q{i});\n")
+            } else if pairs {
                 format!("*(Pack<{ty}, 2>*)&{} = q{i};\n", output.at(kernel, "column"))
             } else {
                 format!("for (int e = 0; e < valid; e++) {} = q{i}.at[e];\n", output.at(kernel, "(column + e)"))
@@ -64,10 +76,14 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
+        let (run, valid) = match self.run {
+            1 => (1, "1".to_string()),
+            run => (run, format!("column + 1 < {columns} ? {run} : 1")),
+        };
         Ok(format!(
-            "tile.each([&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             const i64 row = {};\nconst int valid = column + 1 < {columns} ? 2 : 1;\n{declare}\
-             #pragma unroll\nfor (int e = 0; e < 2; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}});\n",
+            "[&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
+             const i64 row = {};\nconst int valid = {valid};\n{declare}\
+             #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
             self.row
         ))
     }

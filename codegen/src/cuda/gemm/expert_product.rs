@@ -107,7 +107,7 @@ impl ExpertProduct<'_> {
             _ => format!("{start} + m"),
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
-        Epilogue { program: self.program, captures, outputs: vec![output], columns, row, dropped }
+        Epilogue { program: self.program, captures, outputs: vec![output], columns, row, dropped, run: 2, staged: None }
             .store(kernel, self.weights.len())
     }
 }

@@ -172,8 +172,20 @@ impl MainLoop {
 
     /// Statements that multiply `rows_a` and `rows_b0`, … over `depth`, leaving `tile`. `k_strides` are those of a, then of each b.
     pub fn multiply(self, dtype: DType, walks: [Walk; 2], rows_a: &str, k_strides: &[String]) -> Emit<String> {
+        self.multiply_along(dtype, walks, rows_a, "PlainDepth", k_strides)
+    }
+
+    /// As [`Self::multiply`]; `depths` tell for a, then for each b, how the device library's type `depth_type` finds the elements along K.
+    pub fn multiply_along(
+        self,
+        dtype: DType,
+        walks: [Walk; 2],
+        rows_a: &str,
+        depth_type: &str,
+        depths: &[String],
+    ) -> Emit<String> {
         let ty = ctype::storage(dtype)?;
-        let lanes = k_strides.len() - 1;
+        let lanes = depths.len() - 1;
         let (shape, shared) = match self {
             MainLoop::Mma { bm, bn, bk, stages, warps_m, warps_n } => (
                 format!(
@@ -194,12 +206,12 @@ impl MainLoop {
             ),
         };
         let loads: Vec<String> =
-            k_strides[1..].iter().enumerate().map(|(l, stride)| format!("{{rows_b{l}, {stride}, depth}}")).collect();
+            depths[1..].iter().enumerate().map(|(l, along)| format!("{{rows_b{l}, {along}, depth}}")).collect();
         Ok(format!(
-            "using Shape = {shape};\n{shared}LoaderA<Shape, {rows_a}<{ty}>> load_a(rows_a, {}, depth);\n\
-             LoaderB<Shape, PlainRows<{ty}>> load_b[{lanes}] = {{{}}};\nTile<Shape> tile;\n\
+            "using Shape = {shape};\n{shared}LoaderA<Shape, {rows_a}<{ty}>, {depth_type}> load_a(rows_a, {}, depth);\n\
+             LoaderB<Shape, PlainRows<{ty}>, {depth_type}> load_b[{lanes}] = {{{}}};\nTile<Shape> tile;\n\
              tile.multiply(shared, load_a, load_b, depth);\n",
-            k_strides[0],
+            depths[0],
             loads.join(", ")
         ))
     }

@@ -9,8 +9,9 @@ use super::{
         loops::Loop,
         program::{self, Results},
     },
+    engine::{self, Engine},
     epilogue::{Epilogue, Place, with_biases},
-    main_loop::{MainLoop, RowCount},
+    main_loop::MainLoop,
     operand::Walk,
 };
 use crate::{Layout, Step, TensorRef};
@@ -21,12 +22,12 @@ use eglu_ir::{
 };
 
 /// `a[…, M, K]` times each transposed `b[…, N, K]`, then a program.
-struct Product<'a> {
-    name: &'static str,
-    a: TensorRef,
-    bs: Vec<TensorRef>,
-    captures: Vec<&'a TensorRef>,
-    program: &'a Program,
+pub(super) struct Product<'a> {
+    pub name: &'static str,
+    pub a: TensorRef,
+    pub bs: Vec<TensorRef>,
+    pub captures: Vec<&'a TensorRef>,
+    pub program: &'a Program,
 }
 
 /// `a · b`.
@@ -73,17 +74,17 @@ fn batch_strides(tensor: &TensorRef, batch: &[Dim]) -> Vec<Dim> {
 }
 
 /// How a product walks its batches, rows and columns. Operands are a, the captures, and the outputs (which are alike).
-struct Walked {
+pub(super) struct Walked {
     /// The batches, with each operand's strides.
-    batches: Loop,
+    pub batches: Loop,
     /// Strides of each b over the batches.
-    b_strides: Vec<Vec<Dim>>,
-    rows: Dim,
+    pub b_strides: Vec<Vec<Dim>>,
+    pub rows: Dim,
     /// Each operand's stride over the rows.
-    row_strides: Vec<Dim>,
-    columns: Dim,
+    pub row_strides: Vec<Dim>,
+    pub columns: Dim,
     /// Each capture's stride over the columns.
-    column_strides: Vec<Dim>,
+    pub column_strides: Vec<Dim>,
 }
 
 impl Walked {
@@ -133,20 +134,61 @@ impl Walked {
     }
 }
 
-fn row_stride(matrix: &TensorRef) -> Dim {
+pub(super) fn row_stride(matrix: &TensorRef) -> Dim {
     matrix.layout.strides[matrix.layout.strides.len() - 2].clone()
 }
 
-fn k_stride(matrix: &TensorRef) -> Dim {
+pub(super) fn k_stride(matrix: &TensorRef) -> Dim {
     matrix.layout.strides[matrix.layout.strides.len() - 1].clone()
+}
+
+impl Product<'_> {
+    /// The extent of K.
+    pub fn depth(&self) -> &Dim {
+        &self.a.layout.shape[self.a.layout.shape.len() - 1]
+    }
+
+    /// The lambda that stores a run of columns of a `tile` at (`m0`, `n0`) of the batch at these indices. The tile stages output `staged`.
+    pub fn epilogue(
+        &self,
+        kernel: &mut Kernel,
+        step: &Step,
+        walked: &Walked,
+        batch: &[String],
+        run: usize,
+        staged: Option<usize>,
+    ) -> Emit<String> {
+        let captures = self.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
+        let outputs = step.outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
+        let mut place = |pointer: &String, operand: usize, column_stride: Dim| Place {
+            pointer: pointer.clone(),
+            base: kernel.offset(batch, &walked.batches.strides[operand]),
+            row_stride: walked.row_strides[operand].clone(),
+            column_stride,
+        };
+        let last = walked.batches.strides.len() - 1;
+        let epilogue = Epilogue {
+            program: self.program,
+            captures: captures.iter().enumerate().map(|(i, p)| place(p, i + 1, walked.column_strides[i].clone())).collect(),
+            outputs: outputs.iter().map(|pointer| place(pointer, last, Dim::from(1))).collect(),
+            columns: walked.columns.clone(),
+            row: "m0 + m".into(),
+            dropped: None,
+            run,
+            staged,
+        };
+        epilogue.visit(kernel, self.bs.len())
+    }
 }
 
 fn emit(emitter: &mut Emitter, step: &Step, mut product: Product<'_>) -> Emit<()> {
     let walked = Walked::new(step, &mut product)?;
-    let (dtype, lanes) = (product.a.dtype, product.bs.len());
-    for case in RowCount::cases(dtype, &walked.rows, 1) {
-        let main = MainLoop::choose(emitter.target, dtype, lanes, case.rows, walked.columns.as_const());
-        launch(emitter, step, &product, &walked, main, case.when)?;
+    for (engine, when) in engine::cases(emitter.target, &product, &walked) {
+        match engine {
+            Engine::Dense(main) => main.emit(emitter, step, &product, &walked, when)?,
+            Engine::Stream(main) => main.emit(emitter, step, &product, &walked, when)?,
+            Engine::Blocks(main) => launch(emitter, step, &product, &walked, main, when)?,
+        }
     }
     Ok(())
 }
@@ -157,11 +199,8 @@ fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Wa
     let mut kernel = Kernel::new(format!("{}_{}", product.name, main.label(dtype)));
     let a = kernel.read(&product.a)?;
     let bs = product.bs.iter().map(|b| kernel.read(b)).collect::<Emit<Vec<_>>>()?;
-    let captures = product.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
-    let outputs = step.outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
-
     let batches = &walked.batches;
-    let depth = kernel.dim(&product.a.layout.shape[product.a.layout.shape.len() - 1]);
+    let depth = kernel.dim(product.depth());
     let (m, n) = (kernel.dim(&walked.rows), kernel.dim(&walked.columns));
     let (split, names) = kernel.split("batch", "i", &batches.shape);
     let mut text = format!(
@@ -188,22 +227,7 @@ fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Wa
     }
     text += &main.multiply(dtype, [walk_a, walk_b.unwrap_or(walk_a)], "PlainRows", &k_strides)?;
 
-    let mut place = |pointer: &String, operand: usize, column_stride: Dim| Place {
-        pointer: pointer.clone(),
-        base: kernel.offset(&names, &batches.strides[operand]),
-        row_stride: walked.row_strides[operand].clone(),
-        column_stride,
-    };
-    let last = batches.strides.len() - 1;
-    let epilogue = Epilogue {
-        program: product.program,
-        captures: captures.iter().enumerate().map(|(i, p)| place(p, i + 1, walked.column_strides[i].clone())).collect(),
-        outputs: outputs.iter().map(|pointer| place(pointer, last, Dim::from(1))).collect(),
-        columns: walked.columns.clone(),
-        row: "m0 + m".into(),
-        dropped: None,
-    };
-    text += &epilogue.store(&mut kernel, lanes)?;
+    text += &format!("tile.each({});\n", product.epilogue(&mut kernel, step, walked, &names, 2, None)?);
     let grid = numel(&batches.shape) * walked.rows.ceil_div(bm) * walked.columns.ceil_div(bn) * when;
     let code = Code {
         headers: main.headers(),

@@ -2,8 +2,8 @@
 
 use super::super::call::{Built, Call, Fault, Out};
 use crate::{
-    DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{Axes, Full, GroupedMm, MatMul, Permute, Pointwise, Reshape},
+    DType, Dim, Scalar, Shape, Value,
+    ops::{Axes, ExpertOuter, Full, GroupedMm, Iota, MatMul, Permute, Pointwise, Reduce, ReduceKind, Reshape},
 };
 
 /// `mm` and `bmm`: no broadcasting.
@@ -100,35 +100,18 @@ pub fn grouped_mm(c: &mut Call<'_, '_>) -> Built {
     }
 }
 
-/// `out[e] = a[:, offs[e-1]..offs[e]] · b[offs[e-1]..offs[e], :]`, the gradient of a grouped product by its weight. The table has no
-/// row for it: each group is a product of both matrices with everything outside the group set to zero.
+/// `out[e] = a[:, offs[e-1]..offs[e]] · b[offs[e-1]..offs[e], :]`, the gradient of a grouped product by its weight: row s belongs to the group
+/// that as many groups as end at s or before precede.
 fn outer_groups(c: &mut Call<'_, '_>, a: Value, b: Value, offs: Value) -> Built<Value> {
-    let (left, right, groups) = (c.ty(a).clone(), c.ty(b).clone(), c.ty(offs).shape[0].clone());
-    let inner = left.shape[1].clone();
-    let positions = c.op(crate::ops::Iota { len: inner.clone(), start: 0, step: 1, dtype: DType::I64 }, [])?;
+    let (dtype, rows, groups) = (c.ty(a).dtype, c.ty(b).shape[0].clone(), c.ty(offs).shape[0].clone());
+    let positions = c.op(Iota { len: rows, start: 0, step: 1, dtype: DType::I64 }, [])?;
     let ends = reshape(c, offs, Shape::from_iter([groups.clone(), Dim::from(1)]))?;
-    let before_end = c.op(Pointwise::Lt, [positions.into(), ends.into()])?;
-    // A group starts where the one before it ends: what is before that end is before this start.
-    let shifted = c.op(
-        crate::ops::Slice { dim: 0, start: Dim::from(0), end: groups.clone() - Dim::from(1), step: 1 },
-        [before_end.into()],
-    )?;
-    let none = Full { shape: Shape::from_iter([Dim::from(1), inner.clone()]), value: Scalar::Bool(false), dtype: DType::Bool };
-    let none = c.op(none, [])?;
-    let before_start = c.op(crate::ops::Cat { dim: 0 }, [none.into(), shifted.into()])?;
-    let after_start = c.op(Pointwise::LogicalNot, [before_start.into()])?;
-    let inside = c.op(Pointwise::LogicalAnd, [before_end.into(), after_start.into()])?;
-    let one = || Dim::from(1);
-    let columns = reshape(c, inside, Shape::from_iter([groups.clone(), one(), inner.clone()]))?;
-    let rows = reshape(c, inside, Shape::from_iter([groups, inner, one()]))?;
-    let zero: Operand = Scalar::Float(0.0).into();
-    let left_shape = [one()].into_iter().chain(left.shape).collect();
-    let right_shape = [one()].into_iter().chain(right.shape).collect();
-    let a = reshape(c, a, left_shape)?;
-    let a = c.op(Pointwise::Where, [columns.into(), a.into(), zero])?;
-    let b = reshape(c, b, right_shape)?;
-    let b = c.op(Pointwise::Where, [rows.into(), b.into(), zero])?;
-    c.op(MatMul {}, [a.into(), b.into()])
+    let ended = c.op(Pointwise::Ge, [positions.into(), ends.into()])?;
+    let count = Reduce { kind: ReduceKind::Sum, dims: Axes::from_iter([0]), keepdim: false, dtype: DType::I64 };
+    let ids = c.op(count, [ended.into()])?;
+    let rows = c.op(Permute { dims: Axes::from_iter([1, 0]) }, [a.into()])?;
+    let outer = ExpertOuter { experts: groups, a_repeat: 1, b_repeat: 1, dtype };
+    c.op(outer, [rows.into(), b.into(), ids.into()])
 }
 
 /// What transformers registers where `_grouped_mm` is missing: the same product.

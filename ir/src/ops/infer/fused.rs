@@ -1,10 +1,10 @@
-//! The fused vocabulary: gated units, routing and mixture-of-experts blocks.
+//! The fused vocabulary: gated units and mixture-of-experts blocks.
 
 use super::{integer, matmul::expert_weight, pointwise::check_params, rank, same};
 use crate::{
     DType, Dim, TensorType,
     ops::{
-        Args, Combine, Cost, DenseGlu, InferError, Moe, OpDef, OperandType, Route, Types,
+        Args, Combine, Cost, DenseGlu, InferError, Moe, OpDef, OperandType, Types,
         cost::{extent_from_end, instructions, multiply_adds, numel, results},
         one,
     },
@@ -62,23 +62,6 @@ fn gating(program: &crate::Program, dtype: DType) -> Result<DType, InferError> {
     match program.results[..] {
         [(_, stored)] => Ok(stored),
         _ => Err(InferError(format!("a gating program has one result, not {}", program.results.len()))),
-    }
-}
-
-impl OpDef for Route {
-    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
-        let logits = Args(operands).tensor(0, "logits")?;
-        rank("logits", logits, 2)?;
-        if logits.shape[1].as_const().is_some_and(|experts| (experts as usize) < self.k) {
-            return Err(InferError(format!("k is {} but {logits} has fewer experts", self.k)));
-        }
-        let shape = [logits.shape[0].clone(), Dim::from(self.k as i64)];
-        Ok(Types::from_iter([TensorType::new(self.dtype, shape.clone()), TensorType::new(DType::I64, shape)]))
-    }
-
-    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
-        // A softmax and the selection.
-        Cost::of(operands, outputs, numel(operands, 0) * Dim::from(6), false)
     }
 }
 

@@ -1,11 +1,13 @@
 //! Type inference, by families of ops.
 
 mod convolution;
+mod experts;
 mod fused;
 mod indexing;
 mod matmul;
 mod pointwise;
 mod reduce;
+mod route;
 mod views;
 
 pub(super) use pointwise::pointwise;

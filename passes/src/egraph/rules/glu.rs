@@ -152,12 +152,24 @@ fn clamped_swish() -> Result<Rule, RuleError> {
     let gates = either("mul", gate, &format!("(sigmoid (mul {gate} ?alpha))"));
     let up = "(add (minimum (maximum ?u ?lo) ?hi) ?one)";
     let numbers = ["?limit", "?alpha", "?lo", "?hi", "?one"];
+    // The gate clamped on both sides and up only from above: the other way round.
+    let clamped = "(minimum (maximum ?g ?lo) ?hi)";
+    let swapped = either("mul", clamped, &format!("(sigmoid (mul {clamped} ?alpha))"));
+    let swapped = swapped.iter().flat_map(|gate| either("mul", "(add (minimum ?u ?limit) ?one)", gate)).collect::<Vec<_>>();
     rule(
         "clamped-swish-gated",
         SameAccumulator,
         "the clamped swish of gpt-oss, (up + 1) · gate · sigmoid(α · gate), is one gated unit",
     )
     .from_all(gates.iter().flat_map(|gate| either("mul", up, gate)))
+    .nearly_all(swapped, "gate-and-up", |s| {
+        let number = |var: &str| s.scalar(var).map_or("?".into(), |number| number.to_string());
+        let (lo, hi) = (number("?lo"), number("?hi"));
+        Some(format!(
+            "gate and up are swapped: the gate is clamped to {lo}..{hi} and up only from above, by {}",
+            number("?limit")
+        ))
+    })
     .fuses()
     .when("gate-and-up", gate_and_up)
     .when("numbers", move |s| {

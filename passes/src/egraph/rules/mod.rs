@@ -4,6 +4,7 @@
 //! [`facts`] tidy up, [`permutation`] and [`push`] move permutations of rows outward until they meet their inverse, the rest
 //! name what is left: [`experts`], [`dropping`], [`glu`], [`moe`], [`dense`], [`route`], [`norm`].
 
+pub mod choice;
 pub mod dense;
 pub mod dropping;
 pub mod experts;

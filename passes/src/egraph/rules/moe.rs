@@ -66,8 +66,13 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
     ])
 }
 
+/// A block of any operands.
+pub fn block() -> String {
+    format!("(moe {} ?program ?dt)", OPERANDS.join(" "))
+}
+
 /// Variables of a block's operands, in order.
-pub const OPERANDS: [&str; 9] = ["?x", "?wg", "?bg", "?wu", "?bu", "?wd", "?bd", "?ids", "?weights"];
+const OPERANDS: [&str; 9] = ["?x", "?wg", "?bg", "?wu", "?bu", "?wd", "?bd", "?ids", "?weights"];
 
 /// The shape `[T, k]` of the weights, if the product is reshaped to `[T, k, H]` with one weight for each row.
 fn choices(site: &Site<'_>) -> Result<Shape, String> {

@@ -1,0 +1,232 @@
+//! What a router chooses experts by, read from the e-graph: scores of logits, perhaps with a bias, perhaps of the best groups alone.
+
+use crate::egraph::{
+    facts::op_of,
+    language::Head,
+    range::of_scalar,
+    rule::{Refusal, Site},
+};
+use egg::Id;
+use eglu_ir::{
+    DType, Op, Scalar, Shape,
+    ops::{Axes, Iota, Pointwise, Reduce, ReduceKind, Route, RouteGroups, RouteScore, Softmax, TopK},
+};
+
+/// Logits and how they become scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scores {
+    /// Softmax or sigmoid.
+    pub score: RouteScore,
+    /// What the scores are stored as.
+    pub dtype: DType,
+    /// `[T, E]`.
+    pub logits: Id,
+}
+
+/// What the best experts are chosen by.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// The scores.
+    pub scores: Scores,
+    /// `[E]`, or the same as `[1, E]`.
+    pub bias: Option<Id>,
+    /// Groups of which only the best stay, and what experts of the others count as.
+    pub groups: Option<(RouteGroups, Scalar)>,
+}
+
+impl Choice {
+    /// The router's attributes but for how it weighs.
+    pub fn route(self, k: usize, gathered: bool, weigh: eglu_ir::Program) -> Route {
+        let groups = self.groups.map_or_else(Axes::new, |(g, _)| Axes::from_slice(&[g.count, g.best, g.kept]));
+        let masked = self.groups.map_or(Scalar::Int(0), |(_, masked)| masked);
+        Route { score: self.scores.score, scores: self.scores.dtype, k, groups, masked, gathered, weigh: weigh.into() }
+    }
+}
+
+/// Ops of a class with their operands.
+pub fn ops(site: &Site<'_>, class: Id) -> Vec<(Op, Vec<Id>)> {
+    let op = |node| op_of(site.egraph, node).ok();
+    let nodes = site.egraph[class].nodes.iter();
+    let find = |ids: &[Id]| ids.iter().map(|&id| site.egraph.find(id)).collect();
+    nodes.filter_map(|node| Some((op(node)?, find(node.call()?.1)))).collect()
+}
+
+/// The op with several outputs of which the class is output `index`.
+pub fn output_of(site: &Site<'_>, class: Id, index: u32) -> Vec<Id> {
+    let nodes = site.egraph[class].nodes.iter().filter(|node| node.head == Head::Output(index));
+    nodes.map(|node| site.egraph.find(node.children[0])).collect()
+}
+
+/// The scores that a class is.
+pub fn scores(site: &Site<'_>, class: Id) -> Option<Scores> {
+    let dtype = site.ty_of(class)?.dtype;
+    ops(site, class).into_iter().find_map(|(op, operands)| match op {
+        Op::Softmax(Softmax { dim: 1, log: false, dtype }) => {
+            Some(Scores { score: RouteScore::Softmax, dtype, logits: *operands.first()? })
+        }
+        Op::Pointwise(Pointwise::Sigmoid) => Some(Scores { score: RouteScore::Sigmoid, dtype, logits: *operands.first()? }),
+        _ => None,
+    })
+}
+
+/// What a class `[T, E]` chooses by.
+pub fn read(site: &Site<'_>, class: Id) -> Result<Choice, Refusal> {
+    if site.ty_of(class).is_none_or(|ty| ty.rank() != 2) {
+        return Err(Refusal::new("scores", "scores are not [tokens, experts]"));
+    }
+    let masked = ops(site, class).into_iter().find_map(|(op, operands)| match (op, &operands[..]) {
+        (Op::Pointwise(Pointwise::Where), &[mask, a, b]) => match (number(site, a), number(site, b)) {
+            (Some(fill), None) => Some((mask, false, fill, b)),
+            (None, Some(fill)) => Some((mask, true, fill, a)),
+            _ => None,
+        },
+        _ => None,
+    });
+    let Some((mask, stays, fill, inner)) = masked else {
+        let (scores, bias) = biased(site, class)?;
+        return Ok(Choice { scores, bias, groups: None });
+    };
+    let (scores, bias) = biased(site, inner)?;
+    let refuse = |why: &str| Refusal::new("best-groups", why);
+    let (index, keeps) =
+        kept(site, mask, true).ok_or_else(|| refuse("a mask limits the choice, but not to groups of experts"))?;
+    if keeps != stays {
+        return Err(refuse("the experts of the chosen groups are masked, not the others"));
+    }
+    let groups = ranked(site, index, inner).ok_or_else(|| refuse("groups are not ranked by their best scores"))?;
+    Ok(Choice { scores, bias, groups: Some((groups, fill)) })
+}
+
+fn number(site: &Site<'_>, class: Id) -> Option<Scalar> {
+    match &site.egraph[class].data.leaf {
+        Some(Head::Scalar(scalar)) => Some(*scalar),
+        _ => None,
+    }
+}
+
+/// Scores, and the bias that may be added to them.
+fn biased(site: &Site<'_>, class: Id) -> Result<(Scores, Option<Id>), Refusal> {
+    if let Some(found) = scores(site, class) {
+        return Ok((found, None));
+    }
+    let experts = site.ty_of(class).and_then(|ty| ty.shape.last().cloned());
+    let of_experts = |id: Id| site.ty_of(id).is_some_and(|ty| ty.shape.last() == experts.as_ref() && Some(ty.numel()) == experts);
+    let sums = ops(site, class).into_iter().filter(|(op, _)| *op == Op::Pointwise(Pointwise::Add));
+    let found = sums.flat_map(|(_, operands)| match operands[..] {
+        [a, b] => vec![(a, b), (b, a)],
+        _ => Vec::new(),
+    });
+    let mut found = found.filter_map(|(a, b)| Some((scores(site, a)?, b)));
+    match found.next() {
+        Some((scores, bias)) if of_experts(bias) => Ok((scores, Some(bias))),
+        Some(_) => Err(Refusal::new("bias-by-expert", "what is added to the scores is not one number for each expert")),
+        None => Err(Refusal::new("scores", "experts are not chosen by a softmax or sigmoid of logits")),
+    }
+}
+
+/// The positions of the groups that a mask `[T, E]` is true for, or false if the second is.
+fn kept(site: &Site<'_>, class: Id, holds: bool) -> Option<(Id, bool)> {
+    let shape = site.ty_of(class)?.shape.clone();
+    ops(site, class).into_iter().find_map(|(op, operands)| {
+        let (&x, second) = (operands.first()?, operands.get(1).and_then(|&id| number(site, id)));
+        let zero = second.is_some_and(|second| second.as_f64() == 0.0);
+        let from = site.ty_of(x).map(|ty| ty.shape.clone()).unwrap_or_default();
+        match op {
+            Op::Cast(_) => kept(site, x, holds),
+            Op::Pointwise(Pointwise::BitNot | Pointwise::LogicalNot) if site.ty_of(x)?.dtype == DType::Bool => {
+                kept(site, x, !holds)
+            }
+            Op::Pointwise(Pointwise::LogicalNot) => kept(site, x, !holds),
+            Op::Pointwise(Pointwise::Eq) if zero => kept(site, x, !holds),
+            Op::Pointwise(Pointwise::Ne | Pointwise::Gt) if zero => kept(site, x, holds),
+            Op::Reshape(_) if spreads(&from, &shape) => kept(site, x, holds),
+            Op::Expand(_) if from.len() == 3 && shape.len() == 3 && from[..2] == shape[..2] && from[2].is(1) => {
+                kept(site, x, holds)
+            }
+            Op::Index(index) if index.axes[..] == [1] && repeats(site, *operands.get(1)?, &from, &shape) => kept(site, x, holds),
+            Op::IndexPut(put) if put.axes[..] == [0, 1] && !put.accumulate => match operands[..] {
+                [zeros, ones, rows, index] if filled(site, zeros, 0) && filled(site, ones, 1) && counts(site, rows) => {
+                    Some((index, holds))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    })
+}
+
+/// `[T, G, W]` seen as `[T, E]`, or `[T, G]` as `[T, G, 1]`.
+fn spreads(from: &Shape, to: &Shape) -> bool {
+    match (&from[..], &to[..]) {
+        ([t, _, _], [rows, _]) => t == rows,
+        ([t, g], [rows, groups, one]) => (t, g) == (rows, groups) && one.is(1),
+        _ => false,
+    }
+}
+
+/// The index picks each of the G columns E / G times in a row.
+fn repeats(site: &Site<'_>, index: Id, from: &Shape, to: &Shape) -> bool {
+    let width = match (from.get(1).and_then(|d| d.as_const()), to.get(1).and_then(|d| d.as_const())) {
+        (Some(groups), Some(experts)) if groups > 0 && experts % groups == 0 => experts / groups,
+        _ => return false,
+    };
+    ops(site, index).into_iter().any(|(op, operands)| {
+        let by = operands.get(1).and_then(|&id| number(site, id));
+        op == Op::Pointwise(Pointwise::FloorDiv)
+            && by == Some(Scalar::Int(width))
+            && ops(site, operands[0]).iter().any(|(op, _)| matches!(op, Op::Iota(Iota { start: 0, step: 1, .. })))
+    })
+}
+
+/// All elements are that number.
+fn filled(site: &Site<'_>, class: Id, value: i64) -> bool {
+    let same = |scalar: Scalar| of_scalar(scalar).as_const() == Some(value);
+    number(site, class).is_some_and(same)
+        || ops(site, class).into_iter().any(|(op, operands)| match op {
+            Op::Full(full) => same(full.value),
+            Op::Expand(_) | Op::Reshape(_) | Op::Cast(_) => filled(site, operands[0], value),
+            _ => false,
+        })
+}
+
+/// 0, 1, …, as a column.
+fn counts(site: &Site<'_>, class: Id) -> bool {
+    ops(site, class).into_iter().any(|(op, operands)| match op {
+        Op::Iota(Iota { start: 0, step: 1, .. }) => true,
+        Op::Reshape(_) => counts(site, operands[0]),
+        _ => false,
+    })
+}
+
+/// How groups are ranked, if `index` are the positions of those whose best `choice` sum up to most.
+fn ranked(site: &Site<'_>, index: Id, choice: Id) -> Option<RouteGroups> {
+    let tops = output_of(site, index, 1).into_iter().flat_map(|top| ops(site, top));
+    let mut ranked = tops.filter_map(|(op, operands)| match op {
+        Op::TopK(TopK { k, dim: 1, largest: true }) => Some((k, *operands.first()?)),
+        _ => None,
+    });
+    ranked.find_map(|(kept, sums)| {
+        ops(site, sums).into_iter().find_map(|(op, operands)| {
+            let Op::Reduce(Reduce { kind, dims, keepdim: false, .. }) = op else { return None };
+            let &of = operands.first().filter(|_| dims[..] == [2])?;
+            let grouped = |class: Id| {
+                let split =
+                    ops(site, class).into_iter().any(|(op, x)| matches!(op, Op::Reshape(_)) && x.first() == Some(&choice));
+                site.ty_of(class).filter(|ty| split && ty.rank() == 3).and_then(|ty| ty.shape[1].as_const())
+            };
+            let (best, count) = match kind {
+                ReduceKind::Amax => (1, grouped(of)?),
+                ReduceKind::Sum => {
+                    let tops = output_of(site, of, 0).into_iter().flat_map(|top| ops(site, top));
+                    let mut tops = tops.filter_map(|(op, x)| match op {
+                        Op::TopK(TopK { k, dim: 2, largest: true }) => Some((k, grouped(*x.first()?)?)),
+                        _ => None,
+                    });
+                    tops.next()?
+                }
+                _ => return None,
+            };
+            Some(RouteGroups { count: usize::try_from(count).ok()?, best, kept })
+        })
+    })
+}
