@@ -20,7 +20,7 @@ use std::fmt::Write;
 pub(super) const TOKENS: i64 = 8;
 /// Warps of a block, and chunks that each has on its way at a time.
 const WARPS: u32 = 4;
-const AHEAD: u32 = 2;
+const AHEAD: u32 = 4;
 
 /// How the weights are streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
