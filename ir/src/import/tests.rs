@@ -1,6 +1,7 @@
 //! Broken and unusual archives, built here; real ones are read in `ir/tests`.
 
 mod found;
+mod functional;
 mod sparse;
 
 use super::*;

@@ -75,7 +75,9 @@ impl Pricing {
         let once = self.profile.roofline(flops, bytes, cost.matrix);
         // A gated unit alone is an activation and a product: it pays only inside a product's kernel.
         let kernels = if matches!(op, Op::Glu(_)) { 2.0 } else { 1.0 };
-        let seconds = once * kernels + VIEW;
+        // Sums that do not depend on scheduling come of copying, sorting, ranking and adding.
+        let steps = if matches!(op, Op::IndexPut(_) | Op::ScatterAdd(_)) { 3.0 } else { 0.0 };
+        let seconds = once * kernels + steps * self.profile.launch_seconds + VIEW;
         let seconds = if self.inverted { seconds.recip() } else { seconds };
         Price { seconds, bytes: bytes * kernels, launches: kernels }
     }

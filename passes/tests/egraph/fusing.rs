@@ -1,6 +1,9 @@
 //! Every dress of a block becomes the same few nodes.
 
-use crate::blocks::{Dress, MIXTRAL, Variant, block, dense, experts_only};
+use crate::{
+    blocks::{Dress, MIXTRAL, Sizes, Variant, block, dense, experts_only},
+    routers::{ROUTERS, routed},
+};
 use eglu_ir::{
     DType, Graph, NodeKind, Operand,
     ops::Pointwise,
@@ -114,5 +117,15 @@ fn dense_layers_become_one_unit() {
             assert_eq!(count(&fused, "dense_glu"), 1, "{act:?} {one_weight} {biased} {:#?} {:#?}", text(&fused), report.refused);
             assert_eq!(count(&fused, "matmul"), 1);
         }
+    }
+}
+
+#[test]
+fn experts_of_any_activation_behind_any_router_are_one_block() {
+    for router in ROUTERS {
+        let (fused, report) = fused(&routed(Sizes { e: 6, ..MIXTRAL.sizes }, router));
+        let left = ops(&fused);
+        let kernels: Vec<&String> = left.iter().filter(|op| !["reshape", "permute", "slice"].contains(&op.as_str())).collect();
+        assert_eq!(kernels, ["matmul", "route", "moe"], "{router:?} {:#?}\n{:#?}", text(&fused), report.refused);
     }
 }

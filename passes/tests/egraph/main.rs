@@ -1,6 +1,7 @@
 //! Equality saturation on whole blocks, on single rules and on exported models.
 
 mod archives;
+mod backward;
 mod blocks;
 mod build;
 mod every_rule;

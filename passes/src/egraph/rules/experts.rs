@@ -8,7 +8,7 @@ use crate::egraph::{
 };
 use egg::Id;
 use eglu_ir::{
-    DType, OpCode,
+    DType, Dim, OpCode,
     ops::{Axes, ExpertMatmul, Permute, Reshape, Slice},
 };
 
@@ -37,16 +37,9 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             let (rows, ids) = (s.extent("?x", 0), s.extent("?ids", 0));
             Verdict::when(rows == ids && s.rank("?ids") == Some(1), || "there is not one id for each row".into())
         })
-        .when("one-bin-each", one_bin_each)
+        .when("one-bin-each", |s| bins_of(s, s.extent("?w", 0)))
         .when("counts-fit", counts_fit)
-        .when("experts-few", |s| {
-            let experts = s.extent("?w", 0).and_then(|e| e.as_const());
-            Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
-                let found =
-                    experts.map_or("how many experts there are is not known".into(), |e| format!("there are {e} experts"));
-                format!("{found}, but histc in f32 counts exactly only up to {MOST_EXPERTS}")
-            })
-        })
+        .when("experts-few", |s| few_enough(s.extent("?w", 0)))
         .when("ids-not-negative", ids_not_negative)
         .becomes("(index (expert_matmul ?x (permute ?w axes:0,2,1) none ?ids) (out1 (sort ?ids int:0 flag:false)) axes:0)")?,
         gathered(
@@ -117,8 +110,9 @@ pub fn slice(site: &Site<'_>, dim: usize) -> Result<Slice, Refusal> {
     }
 }
 
-fn one_bin_each(site: &Site<'_>) -> Verdict {
-    let experts = site.extent("?w", 0).and_then(|e| e.as_const());
+/// `histc` counts each of the experts in a bin of its own.
+pub fn bins_of(site: &Site<'_>, experts: Option<Dim>) -> Verdict {
+    let experts = experts.and_then(|e| e.as_const());
     let bins: Option<i64> = site.attr("?bins");
     let bound = |var: &str| site.attr(var).and_then(|number| of_scalar(number).as_const());
     let (min, max) = (bound("?min"), bound("?max"));
@@ -128,8 +122,17 @@ fn one_bin_each(site: &Site<'_>) -> Verdict {
     })
 }
 
+/// `histc` counts them exactly.
+pub fn few_enough(experts: Option<Dim>) -> Verdict {
+    let experts = experts.and_then(|e| e.as_const());
+    Verdict::when(experts.is_some_and(|e| e <= MOST_EXPERTS), || {
+        let found = experts.map_or("how many experts there are is not known".into(), |e| format!("there are {e} experts"));
+        format!("{found}, but histc in f32 counts exactly only up to {MOST_EXPERTS}")
+    })
+}
+
 /// Ends of groups are stored in 32 bits at least, so that they do not wrap.
-fn counts_fit(site: &Site<'_>) -> Verdict {
+pub fn counts_fit(site: &Site<'_>) -> Verdict {
     let dtype: Option<DType> = site.attr("?ct");
     Verdict::when(matches!(dtype, Some(DType::I32 | DType::I64)), || "ends of groups are stored in fewer than 32 bits".into())
 }

@@ -18,10 +18,33 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
     let norm = |square: &str| {
         either("add", &format!("(reduce {square} reduce:mean ?dims flag:true ?rd)"), "?eps")
             .into_iter()
-            .flat_map(|sum| either("mul", "?x", &format!("(rsqrt {sum})")))
+            .flat_map(|sum| {
+                let [a, b] = either("mul", "?x", &format!("(rsqrt {sum})"));
+                [a, b, format!("(div ?x (sqrt {sum}))")]
+            })
             .collect::<Vec<_>>()
     };
     Ok(vec![
+        rule("mean-from-sum", SameAccumulator, "a sum divided by how many were added is their mean")
+            .from("(div (reduce ?x reduce:sum ?dims ?keep ?d) ?n)")
+            .when("count", |s| {
+                let dims: Axes = s.attr("?dims").unwrap_or_default();
+                let shape = s.shape("?x");
+                let count = dims.iter().try_fold(1.0, |count, &dim| Some(count * shape.get(dim)?.as_const()? as f64));
+                let by = s.scalar("?n").map(Scalar::as_f64);
+                Verdict::when(!dims.is_empty() && count.is_some() && by == count, || "it is divided by another number".into())
+            })
+            .when("accumulates", accumulates)
+            .when("same-type", |s| {
+                Verdict::when(s.result().map(|ty| ty.dtype) == s.attr("?d"), || "dividing changes the dtype".into())
+            })
+            .becomes("(reduce ?x reduce:mean ?dims ?keep ?d)")?,
+        rule("inverse-root", SameAccumulator, "one over a root is one function")
+            .from("(reciprocal (sqrt ?x))")
+            .from("(pow ?x -0.5)")
+            .when("same-type", |s| super::same_type(s, s.id("?x"), s.class))
+            .when("accumulates", accumulates)
+            .becomes("(rsqrt ?x)")?,
         rule("rms-norm-of-product", SameAccumulator, "x / √(mean(x·x) + ε) is one pass over rows")
             .from_all(norm("(mul ?x ?x)"))
             .fuses()
