@@ -42,6 +42,10 @@ fn check(plan: &CudaPlan, target: Target) {
             let pointer = matches!(arg, KernelArg::Pointer { .. });
             assert_eq!(parameter.contains('*'), pointer, "{}: {parameter} against {arg:?}", launch.entry);
         }
+        // Or the compiler may move reads before the wait.
+        let source = &plan.modules[launch.module].source;
+        let body = source.split(&format!(" {}(", launch.entry)).nth(1).unwrap();
+        assert!(!launch.overlaps || body.contains("read_from_here("), "{}", launch.entry);
         assert!(launch.shared_bytes <= most, "{} wants {} bytes of shared memory", launch.entry, launch.shared_bytes);
         assert!(launch.block.iter().product::<u32>() <= 1024, "{}", launch.entry);
     }

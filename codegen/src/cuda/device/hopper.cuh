@@ -28,6 +28,10 @@ DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.clus
 // whose launch does not overlap goes on at once (PTX ISA, griddepcontrol).
 DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory"); }
 
+// What is read through this pointer from here on is not read earlier: the compiler may move reads of what a kernel never writes, and did move
+// them, past anything else.
+template <class T>
+DEVICE void read_from_here(T*& pointer) { asm volatile("" : "+l"(pointer)); }
 DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 // Stores four floats at this address of block `rank`'s shared memory.

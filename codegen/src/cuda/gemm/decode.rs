@@ -161,8 +161,11 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, ids: &Ten
     // The first of a block's two products reads ids that an earlier kernel wrote, and only lets the second begin when it has: so that one
     // need not wait for them, and starts its weights at once.
     let (wait_first, wait_then) = match product.rows {
-        Rows::Scratch(_) => ("", "wait_for_kernel_before();\n"),
-        _ => ("wait_for_kernel();\nlet_next_kernel_begin();\n", ""),
+        Rows::Scratch(_) => (String::new(), format!("wait_for_kernel_before();\nread_from_here({rows});\n")),
+        _ => {
+            let waits = "wait_for_kernel();\nlet_next_kernel_begin();\n";
+            (format!("{waits}read_from_here({from});\nread_from_here({rows});\n"), String::new())
+        }
     };
     let body = format!(
         "{wait_first}const auto id_at = [&](int i) {{\nconst int t = i / (int){choices}, j = i % (int){choices};\nreturn {from}[{id}];\n}};\n\

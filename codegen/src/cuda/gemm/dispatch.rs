@@ -119,7 +119,7 @@ fn by_ids_in_cluster(
         let starts = kernel.scratch("i32", starts);
         let (all, list) = (kernel.scratch("i32", tile_count), kernel.scratch("RowTile", tiles));
         let body = format!(
-            "wait_for_kernel_before();\nconst auto id_at = [&](i64 at) {{\n{split}return {from}[{offset}];\n}};\n\
+            "wait_for_kernel_before();\nread_from_here({from});\nconst auto id_at = [&](i64 at) {{\n{split}return {from}[{offset}];\n}};\n\
              dispatch_in_cluster<{experts}, {CLUSTER}, {tile}, {step}, {list_dropped}>(id_at, {total}, {order}, {starts}, {all}, {list});\n"
         );
         let headers = vec![Header::Math, Header::Scan, Header::Rows, Header::Dispatch, Header::Hopper, Header::DispatchCluster];

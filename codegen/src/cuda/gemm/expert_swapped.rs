@@ -26,7 +26,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
     let (n, k) = (kernel.dim(product.columns()), kernel.dim(&product.depth));
     let (columns, blocks) = (main.columns(), main.variant.blocks);
     let setup = format!(
-        "const u32 tiles_n = (u32)(({n} + {columns} - 1) / {columns});\n\
+        "read_from_here({tile_count});\nread_from_here({tiles});\nconst u32 tiles_n = (u32)(({n} + {columns} - 1) / {columns});\n\
          const auto list = work_list(blockIdx.x / {blocks}, gridDim.x / {blocks}, (i64)*{tile_count} * tiles_n, [&](i64 t) {{\n\
          return work_of_tile<Shape>({tiles}, t, tiles_n, rank);\n}});\n"
     );

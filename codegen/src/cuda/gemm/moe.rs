@@ -174,7 +174,9 @@ fn combine(
     let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
     let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
     let overlaps = emitter.target.arch >= 90;
-    let (headers, wait) = if overlaps { (vec![Header::Hopper], "wait_for_kernel_before();\n") } else { (vec![], "") };
+    let wait: String = [&from, &id, &scale].map(|pointer| format!("read_from_here({pointer});\n")).concat();
+    let (headers, wait) =
+        if overlaps { (vec![Header::Hopper], format!("wait_for_kernel_before();\n{wait}")) } else { (vec![], String::new()) };
     let body = format!(
         "{wait}const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
          {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
