@@ -30,8 +30,8 @@ DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.launch_depen
 
 // What is read through this pointer from here on is not read earlier: the compiler may move reads of what a kernel never writes, and did move
 // them, past anything else.
-template <class T>
-DEVICE void read_from_here(T*& pointer) { asm volatile("" : "+l"(pointer)); }
+template <class Pointer>
+DEVICE void read_from_here(Pointer& pointer) { asm volatile("" : "+l"(pointer)); }
 DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 // Stores four floats at this address of block `rank`'s shared memory.
