@@ -269,7 +269,7 @@ proptest! {
             let (dim, log) = (case.rng.random_range(0..2), case.rng.random());
             case.call(Softmax { dim, log, dtype: to }, [x.into()])
         } else {
-            let mut parameter = |case: &mut Case| if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
+            let parameter = |case: &mut Case| if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
             let (weight, bias) = (parameter(&mut case), parameter(&mut case));
             match case.rng.random() {
                 true => case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight]),

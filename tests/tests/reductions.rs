@@ -167,6 +167,43 @@ impl Case {
         }
     }
 
+    /// Products of halves. The references are from a GPU, where PyTorch accumulates in f32 and rounds once: they are checked to be just
+    /// that. On a CPU, as here, it rounds after each factor: the results must be just that, in the order of the elements.
+    fn check_product(&self, got: &Tensor, want: &Tensor, tensors: &IndexMap<String, Tensor>) -> Result<(), String> {
+        let x = in_f64(&self.input(tensors));
+        let rank = self.shape.len();
+        let reduced: Vec<usize> = match &self.dim {
+            Some(Dims::One(dim)) => vec![dim.rem_euclid(rank as i64) as usize],
+            Some(Dims::Several(dims)) => dims.iter().map(|dim| dim.rem_euclid(rank as i64) as usize).collect(),
+            None => (0..rank).collect(),
+        };
+        let dtype = got.dtype();
+        let round = |x: f64| in_f64(&rounded(x, dtype))[0];
+        let (mut once, mut each) = (vec![1f64; got.numel()], vec![1f64; got.numel()]);
+        for (at, &factor) in x.iter().enumerate() {
+            let (mut rest, mut to, mut stride) = (at, 0, 1);
+            for dim in (0..rank).rev() {
+                let index = rest % self.shape[dim];
+                rest /= self.shape[dim];
+                if !reduced.contains(&dim) {
+                    to += index * stride;
+                    stride *= self.shape[dim];
+                }
+            }
+            once[to] = f64::from((once[to] * factor) as f32);
+            each[to] = round(each[to] * factor);
+        }
+        let same = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan());
+        let once: Vec<f64> = once.into_iter().map(round).collect();
+        if !same(&once, &in_f64(want)) {
+            return Err(format!("PyTorch's {:?} is not {once:?}, rounded once", in_f64(want)));
+        }
+        if !same(&each, &in_f64(got)) {
+            return Err(format!("gives {:?}, not {each:?}, rounded after each factor", in_f64(got)));
+        }
+        Ok(())
+    }
+
     /// What is wrong with these results.
     fn check(&self, got: Result<Vec<Tensor>, String>, tensors: &IndexMap<String, Tensor>) -> Result<(), String> {
         let got = match (got, &self.error) {
@@ -198,6 +235,10 @@ impl Case {
             if self.op == "prod" && dtype == DType::F32 && within_subnormal_units(got, &reference) {
                 continue;
             }
+            if self.op == "prod" && matches!(dtype, DType::F16 | DType::Bf16) {
+                self.check_product(got, &reference, tensors)?;
+                continue;
+            }
             let difference = compare("result", got, &reference).map_err(|e| e.to_string())?;
             if !difference.within {
                 return Err(format!("differs by {:.1e}, {:?} allowed", difference.relative, tolerance(dtype)));
@@ -212,6 +253,12 @@ fn within_subnormal_units(got: &Tensor, want: &Tensor) -> bool {
     let near =
         |(&got, &want): (&f32, &f32)| got.is_subnormal() && want.is_subnormal() && got.to_bits().abs_diff(want.to_bits()) <= 2;
     got.as_slice::<f32>().iter().zip(want.as_slice::<f32>()).all(near)
+}
+
+/// A number, rounded to f32 and then to this dtype.
+fn rounded(x: f64, dtype: DType) -> Tensor {
+    let wide = Tensor::from_slice(DType::F32, &[], &[x as f32]).expect("small");
+    eval_op(&Cast { dtype }.into(), &[EvalOperand::Tensor(&wide)], &Default::default()).expect("floats cast").remove(0)
 }
 
 /// The elements, in f64.

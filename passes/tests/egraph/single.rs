@@ -112,6 +112,27 @@ pub fn norm(rows: i64, dtype: DType, power: bool, mirrored: bool) -> Graph {
     })
 }
 
+/// `(x - mean) / √(mean((x - mean)²) + ε)`, widened and rounded, with a weight and a bias; mirrored, the mean is that of the row before it is
+/// widened.
+fn layer_norm(rows: i64, dtype: DType, mirrored: bool) -> Graph {
+    graph(rows, "layer-norm", dtype, |b, narrow| {
+        let wide = |b: &mut Builder, value: Value| if dtype == DType::F32 { value } else { b.cast(value, DType::F32) };
+        let x = wide(b, narrow);
+        let mean = b.mean(if mirrored { narrow } else { x }, 1, DType::F32);
+        let centered = b.call(Pointwise::Sub, &[x.into(), mean.into()]);
+        let square = b.mul(centered, centered);
+        let variance = b.mean(square, 1, DType::F32);
+        let shifted = b.add(variance, float(1e-3));
+        let scale = b.unary(Pointwise::Rsqrt, shifted);
+        let normal = b.mul(centered, scale);
+        let [w, bias] = ["w", "bias"].map(|name| b.weight(name, dtype, &[4]));
+        let (w, bias) = (wide(b, w), wide(b, bias));
+        let weighted = if mirrored { b.mul(normal, w) } else { b.mul(w, normal) };
+        let out = if mirrored { b.add(weighted, bias) } else { b.add(bias, weighted) };
+        if dtype == DType::F32 { out } else { b.cast(out, dtype) }
+    })
+}
+
 /// How the root of a norm is written.
 #[derive(Clone, Copy)]
 enum Root {
@@ -281,6 +302,9 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     graphs.extend([lanes(sizes, false), lanes(sizes, true), gated_views(rows)]);
     graphs.extend([Root::Divided, Root::Power, Root::Reciprocal].map(|root| norm_by_root(rows, root)));
     graphs.extend([false, true].map(|log| softmax_by_parts(rows, log)));
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([false, true].map(|mirrored| layer_norm(rows, dtype, mirrored)));
+    }
     graphs.extend([false, true].map(|interleaved| columns(rows, interleaved)));
     let even = Sizes { e: 2 * sizes.e, ..sizes };
     graphs.extend(ROUTERS.map(|router| routed(even, router)));
