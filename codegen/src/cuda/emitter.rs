@@ -41,7 +41,7 @@ impl Target {
 /// Sources and launches for a plan. Deterministic: equal plans give equal text.
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
-    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0 };
+    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), orders: Vec::new(), target, index: 0 };
     for (index, step) in plan.steps.iter().enumerate() {
         emitter.index = index;
         emitter.step(step).map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
@@ -54,6 +54,8 @@ pub(super) struct Emitter {
     out: CudaPlan,
     sources: HashMap<String, usize>,
     names: HashMap<String, usize>,
+    /// Ids that were ordered by expert.
+    pub orders: Vec<gemm::Order>,
     pub target: Target,
     index: usize,
 }
@@ -90,6 +92,7 @@ impl Emitter {
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),
             Op::ExpertMatmul(_) => gemm::expert_matmul(self, step),
+            Op::ExpertContract(op) => gemm::expert_contract(self, step, op),
             Op::ExpertOuter(op) => gemm::expert_outer(self, step, op),
             Op::Moe(op) => gemm::moe(self, step, op),
             Op::Combine(op) => route::combine(self, step, op),
@@ -119,10 +122,15 @@ impl Emitter {
         self.out.launches.push(launch);
     }
 
-    /// Reserves memory for this step alone; returns its number.
+    /// Reserves memory for this step alone, if no other [keeps](Self::keep) it; returns its number.
     pub fn scratch(&mut self, name: &str, bytes: Dim) -> usize {
-        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index });
+        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index, last: self.index });
         self.out.scratch.len() - 1
+    }
+
+    /// Keeps an earlier step's scratch for this step.
+    pub fn keep(&mut self, scratch: usize) {
+        self.out.scratch[scratch].last = self.index;
     }
 }
 

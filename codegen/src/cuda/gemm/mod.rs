@@ -7,6 +7,7 @@ mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_contract;
 mod expert_outer;
 mod expert_product;
 mod experts;
@@ -18,6 +19,8 @@ mod product;
 mod stream;
 mod wgmma;
 
+pub(super) use dispatch::Order;
+pub(super) use expert_contract::expert_contract;
 pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
