@@ -181,8 +181,7 @@ pub fn sample(code: OpCode) -> Sample {
             let product = step(&mut program, Pointwise::Mul, biased, Ref::Param(1));
             let scaled = step(&mut program, Pointwise::Mul, product, Ref::Param(3));
             program.results.extend([(biased, Bf16), (Ref::Param(1), Bf16), (scaled, F32)]);
-            let op =
-                ExpertContract { lanes: 2, tables: 1, repeat: 2, packed: 2, interleaved: true, program: program.into() };
+            let op = ExpertContract { lanes: 2, tables: 1, repeat: 2, packed: 2, interleaved: true, program: program.into() };
             b.call(op, &[x, ids, gate, up, bias, scale])
         }
         OpCode::ExpertOuter => {

@@ -106,7 +106,9 @@ fn gated(partition: &Partition<'_>, product: NodeId) -> Option<Plan> {
     let (lanes, interleaved) = lanes(partition, product)?;
     let closure = pointwise_behind(partition, &lanes, &[product]);
     let goes_on = |id: NodeId| {
-        let read = |user: &NodeId| matches!(graph.node(*user).op(), Some(Op::ExpertMatmul(_))) && graph.node(*user).operands[0] == id.into();
+        let read = |user: &NodeId| {
+            matches!(graph.node(*user).op(), Some(Op::ExpertMatmul(_))) && graph.node(*user).operands[0] == id.into()
+        };
         partition.users(id).iter().any(read)
     };
     let mut members: FxHashSet<NodeId> = closure.iter().copied().filter(|&id| goes_on(id)).collect();
@@ -237,7 +239,9 @@ fn joined(partition: &Partition<'_>, plan: &Plan) -> Option<Joined> {
             }
             Op::Reshape(_) => {
                 let cat = only_user(user)?;
-                let (Op::Cat(Cat { dim: 2 }), [first, second]) = (graph.node(cat).op()?, &graph.node(cat).operands[..]) else { return None };
+                let (Op::Cat(Cat { dim: 2 }), [first, second]) = (graph.node(cat).op()?, &graph.node(cat).operands[..]) else {
+                    return None;
+                };
                 let views = [first.value()?.node, second.value()?.node];
                 let columns = |view: NodeId| {
                     let shape = &graph.node(view).outputs[0].shape;
@@ -245,7 +249,8 @@ fn joined(partition: &Partition<'_>, plan: &Plan) -> Option<Joined> {
                     if apart && partition.users(view).len() == 1 { part(&graph.node(view).operands[0]) } else { None }
                 };
                 let parts = [columns(views[0])?, columns(views[1])?];
-                let back = only_user(cat).filter(|&back| matches!(graph.node(back).op(), Some(Op::Reshape(Reshape { shape })) if shape.len() == 2))?;
+                let back = only_user(cat)
+                    .filter(|&back| matches!(graph.node(back).op(), Some(Op::Reshape(Reshape { shape })) if shape.len() == 2))?;
                 let alike = graph.node(parts[0]).outputs == graph.node(parts[1]).outputs && parts[0] != parts[1];
                 alike.then(|| Joined { parts, nodes: vec![views[0], views[1], cat, back], interleaved: true })
             }

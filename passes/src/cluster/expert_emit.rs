@@ -119,11 +119,13 @@ fn contract(rebuild: &mut Rebuild<'_>, plan: &Plan, needed: &FxHashSet<NodeId>) 
     } else if joined.is_some() {
         packed = 2;
     }
-    let results: Vec<NodeId> = match joined {
-        Some(joined) => joined.parts.iter().chain(&exits).copied().collect(),
-        None if packed > 0 => plan.lanes.iter().chain(&exits).copied().collect(),
-        None => keeps.then_some(plan.product).into_iter().chain(exits.iter().copied()).collect(),
+    let whole = (keeps && plan.lanes.is_empty()).then_some(plan.product);
+    let together: Vec<NodeId> = match joined {
+        Some(joined) => joined.parts.to_vec(),
+        None if packed > 0 => plan.lanes.clone(),
+        None => Vec::new(),
     };
+    let results: Vec<NodeId> = together.into_iter().chain(whole).chain(exits.iter().copied()).collect();
     compute(graph, plan, &results, &mut program)?;
     results.iter().for_each(|&id| program.result(id.into()));
     operands.extend(program.captures.iter().map(|&value| Operand::from(rebuild.value(value))));

@@ -114,12 +114,7 @@ fn new_order(emitter: &mut Emitter, ids: &TensorRef, key: (BufferId, Dim, Loop, 
 }
 
 /// A kernel over all ids; `call` gets how to read one, and how many there are.
-fn visit_ids(
-    emitter: &mut Emitter,
-    ids: &TensorRef,
-    name: &str,
-    call: &dyn Fn(&mut Kernel, &str, &str) -> String,
-) -> Emit<()> {
+fn visit_ids(emitter: &mut Emitter, ids: &TensorRef, name: &str, call: &dyn Fn(&mut Kernel, &str, &str) -> String) -> Emit<()> {
     let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
     let rows = elements(ids);
     let mut kernel = Kernel::new(name);

@@ -54,7 +54,8 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
         return vec![(of(rows), Dim::from(1))];
     }
     // Up to each number of rows the kernel for that many; beyond what the large tile needs to be busy, the large tile.
-    let most = (1..).map(|tiles| tiles * 256).find(|&rows| dense.is_none_or(|dense| dense.tiles(rows, columns) * batches >= BUSY));
+    let most =
+        (1..).map(|tiles| tiles * 256).find(|&rows| dense.is_none_or(|dense| dense.tiles(rows, columns) * batches >= BUSY));
     let most = most.unwrap_or(256).clamp(256, 8192) - 256;
     let mut limits: Vec<i64> = STEPS.to_vec();
     limits.extend((most > 128).then_some(most));

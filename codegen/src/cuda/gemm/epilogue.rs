@@ -66,7 +66,8 @@ impl Epilogue<'_> {
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
-            let pairs = self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
+            let pairs =
+                self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
             } else if pairs {

@@ -53,14 +53,13 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let program = Program::identity(a.dtype, op.dtype);
-    let place =
-        Place {
-            pointer: to,
-            base: format!("expert * {matrix}"),
-            row_stride: columns.clone(),
-            column_stride: Dim::from(1),
-            absent: None,
-        };
+    let place = Place {
+        pointer: to,
+        base: format!("expert * {matrix}"),
+        row_stride: columns.clone(),
+        column_stride: Dim::from(1),
+        absent: None,
+    };
     let epilogue = Epilogue {
         program: &program,
         captures: vec![],

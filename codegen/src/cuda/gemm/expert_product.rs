@@ -50,7 +50,11 @@ pub(super) enum Target<'a> {
     Tensor(&'a TensorRef),
     Scratch(usize),
     /// Of several results the first `packed` share a tensor, side by side or interleaved; the others have one each.
-    Tensors { outputs: &'a [TensorRef], packed: usize, interleaved: bool },
+    Tensors {
+        outputs: &'a [TensorRef],
+        packed: usize,
+        interleaved: bool,
+    },
 }
 
 /// `rows · w[e]ᵀ` for each lane, tile by tile of one expert's rows.

@@ -51,7 +51,12 @@ impl OpDef for ExpertContract {
         repeated("x", x, self.repeat, ids)?;
         let rest = 2 + self.lanes;
         if self.lanes == 0 || operands.len() < rest + self.tables {
-            return Err(InferError(format!("{} operands are not {} lanes and {} tables", operands.len(), self.lanes, self.tables)));
+            return Err(InferError(format!(
+                "{} operands are not {} lanes and {} tables",
+                operands.len(),
+                self.lanes,
+                self.tables
+            )));
         }
         let first = args.tensor(2, "w")?;
         for i in 2..rest {
