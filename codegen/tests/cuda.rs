@@ -116,6 +116,43 @@ fn one_tile_runs_at_every_number_of_rows() {
     assert_eq!(running(&matmul, "matmul", 0), 0);
 }
 
+/// A grid has 2³¹ blocks along x, and 65,535 along y and z: what grows with the tokens stays off those.
+#[test]
+fn no_number_of_rows_leaves_the_grid() {
+    for code in OpCode::all() {
+        let Sample::Graph(graph) = sample(code) else { continue };
+        let plan = emitted(&graph, TARGETS[3]);
+        for rows in [65_537, 1 << 20] {
+            let bindings = Bindings::from([("s0".into(), rows)]);
+            for launch in &plan.launches {
+                let [x, y, z] = launch.grid.each_ref().map(|dim| dim.eval(&bindings).unwrap());
+                let fits = x < 1 << 31 && y <= 65_535 && z <= 65_535;
+                assert!(fits, "{} of {} for {rows} rows: {x} × {y} × {z} blocks", launch.entry, code.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn few_rows_stream_and_many_take_large_tiles() {
+    let mut graph = Graph::new("layer");
+    let rows = Dim::symbol("s0");
+    let x = graph.add_input("x", TensorType::new(DType::Bf16, [rows.clone(), Dim::from(4096)]));
+    let w = graph.add_weight("w", "w", TensorType::fixed(DType::Bf16, &[4096, 4096]));
+    let y = graph.add_call("y", MatMul {}.into(), [x.into(), w.into()]).unwrap();
+    graph.add_output(y.into(), OutputKind::User);
+    let plan = emitted(&graph, TARGETS[3]);
+    for tokens in [1, 16, 17, 64, 65, 128, 129, 256, 257, 300, 512, 513, 1000, 1024, 1025, 2048, 2049, 1 << 20] {
+        let [all, streams, large] =
+            ["matmul_", "matmul_bf16_stream", "matmul_bf16_wgmma"].map(|entry| running(&plan, entry, tokens));
+        assert_eq!((all, streams + large), (1, 1), "at {tokens}");
+        assert!(tokens > 128 || streams == 1, "at {tokens}");
+        assert!(tokens < 4096 || large == 1, "at {tokens}");
+    }
+    // Elsewhere mma.sync does.
+    assert_eq!(running(&emitted(&graph, TARGETS[0]), "matmul_bf16_1", 300), 1);
+}
+
 #[test]
 fn a_kernel_reads_as_the_graph_does() {
     let mut graph = Graph::new("scale");

@@ -10,6 +10,8 @@ pub mod eval;
 pub mod graph;
 pub mod import;
 pub mod json;
+pub mod moments;
+pub mod narrow;
 pub mod ops;
 pub mod profile;
 pub mod program;

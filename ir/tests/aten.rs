@@ -285,3 +285,42 @@ fn creation() {
         &[1.0, 0.0, 0.0, 0.0, 1.0, 0.0],
     );
 }
+
+/// A factor of 0 means that the operand is not read: its NaN does not count.
+#[test]
+fn factors_of_zero_leave_their_operand_out() {
+    let nan = f32::NAN;
+    let (a, b) = (t(&[1, 2], &[1.0, 2.0]), t(&[2, 1], &[3.0, 4.0]));
+    let addmm = |x: f32, a: Tensor, beta: f64, alpha: f64| {
+        let factors = [("beta", Argument::Float(beta)), ("alpha", Argument::Float(alpha))];
+        let tensors = [("self", input(0)), ("mat1", input(1)), ("mat2", input(2))];
+        let arguments: Vec<_> = tensors.into_iter().chain(factors).collect();
+        run("aten.addmm.default", &[t(&[1, 1], &[x]), a, b.clone()], &arguments).remove(0)
+    };
+    same(&addmm(nan, a.clone(), 0.0, 1.0), &[1, 1], &[11.0]);
+    same(&addmm(5.0, t(&[1, 2], &[nan, 2.0]), 1.0, 0.0), &[1, 1], &[5.0]);
+    same(&addmm(5.0, a, 2.0, 0.5), &[1, 1], &[15.5]);
+    let batched = [t(&[1, 1, 1], &[nan]), t(&[1, 1, 2], &[1.0, 2.0]), t(&[1, 2, 1], &[3.0, 4.0])];
+    let arguments = [("self", input(0)), ("batch1", input(1)), ("batch2", input(2)), ("beta", Argument::Int(0))];
+    same(&run("aten.baddbmm.default", &batched, &arguments)[0], &[1, 1, 1], &[11.0]);
+    let vector = [t(&[1], &[nan]), t(&[1, 2], &[1.0, 2.0]), t(&[2], &[3.0, 4.0])];
+    let arguments = [("self", input(0)), ("mat", input(1)), ("vec", input(2)), ("beta", Argument::Int(0))];
+    same(&run("aten.addmv.default", &vector, &arguments)[0], &[1], &[11.0]);
+}
+
+/// The right side of `x[i] += v` is read before anything is written: positions that repeat are written once.
+#[test]
+fn repeated_positions_are_written_not_summed() {
+    let put = |accumulate: bool| {
+        let tensors = [t(&[3], &[1.0, 2.0, 3.0]), ints(&[2], &[-3, 0]), t(&[2], &[2.0, 2.0])];
+        let arguments = [
+            ("self", input(0)),
+            ("indices", Argument::OptionalInputs(vec![Some(1)])),
+            ("values", input(2)),
+            ("accumulate", Argument::Bool(accumulate)),
+        ];
+        run("aten.index_put.default", &tensors, &arguments).remove(0)
+    };
+    same(&put(false), &[3], &[2.0, 2.0, 3.0]);
+    same(&put(true), &[3], &[5.0, 2.0, 3.0]);
+}

@@ -11,6 +11,7 @@ use eglu_ir::{
 };
 use programs::{gating, sum};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
 
 const DTYPES: [DType; 19] = [
     DType::Bool,
@@ -33,6 +34,7 @@ const DTYPES: [DType; 19] = [
     DType::C64,
     DType::C128,
 ];
+const KINDS: [ReduceKind; 5] = [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Mean, ReduceKind::Amax, ReduceKind::Amin];
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
 
 /// An operand of a case.
@@ -97,6 +99,10 @@ impl Case {
         if self.coin() { self.add(dtype, shape) } else { self.operands.push(Operand::None) }
     }
 
+    fn epsilon(&mut self) -> Scalar {
+        self.pick(&[Scalar::Float(1e-5), Scalar::Float(1e-12), Scalar::Int(0), Scalar::Int(1)])
+    }
+
     /// Some dims of a shape, in order.
     fn some_dims(&mut self, rank: usize) -> Axes {
         (0..rank).filter(|_| self.coin()).collect()
@@ -156,10 +162,13 @@ impl Case {
                 Slice { dim: shape.len() - 1, start: start.into(), end: end.into(), step: 1 + self.below(3) as i64 }.into()
             }
             OpCode::Iota => {
-                let step = self.below(5) as i64 - 2;
-                Iota { len: Dim::from(self.below(6) as i64), start: -2, step, dtype: any }.into()
+                let (start, step) = (self.below(5) as i64 - 2, self.below(5) as i64 - 2);
+                Iota { len: Dim::from(self.below(6) as i64), start, step, dtype: any }.into()
             }
-            OpCode::Full => Full { shape: extents(&shape), value: Scalar::Int(self.below(2) as i64), dtype: any }.into(),
+            OpCode::Full => {
+                let value = self.pick(&[Scalar::Int(0), Scalar::Int(1), Scalar::Float(-0.5), Scalar::Bool(true)]);
+                Full { shape: extents(&shape), value, dtype: any }.into()
+            }
             OpCode::Bitcast => {
                 shape.push(16);
                 self.add(any, &shape);
@@ -195,9 +204,17 @@ impl Case {
             OpCode::MapReduce => {
                 self.add(float, &shape);
                 self.add(float, &shape);
-                let kinds = vec![self.pick(&[ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Mean])];
+                let kinds: Vec<ReduceKind> = (0..=self.below(2)).map(|_| self.pick(&KINDS)).collect();
                 let (dims, keepdim) = (self.some_dims(shape.len()), self.coin());
-                MapReduce { prologue: sum(2, float), kinds, dims, keepdim, epilogue: sum(1, float) }.into()
+                // Every reduced value is the same sum of the operands; the epilogue adds them up, and a capture now and then.
+                let mut prologue = (*sum(2, float)).clone();
+                prologue.results = vec![prologue.results[0]; kinds.len()].into();
+                let mut params = kinds.len();
+                if self.coin() {
+                    self.add(float, &[]);
+                    params += 1;
+                }
+                MapReduce { prologue: prologue.into(), kinds, dims, keepdim, epilogue: sum(params, float) }.into()
             }
             OpCode::Cumsum => {
                 shape.push(3);
@@ -213,7 +230,14 @@ impl Case {
                 shape.push(3);
                 self.add(float, &shape);
                 self.optional(float, &[3]);
-                RmsNorm { eps: Scalar::Float(1e-5), dtype: self.pick(&FLOATS) }.into()
+                RmsNorm { eps: self.epsilon(), dtype: self.pick(&FLOATS) }.into()
+            }
+            OpCode::LayerNorm => {
+                shape.push(3);
+                self.add(any, &shape);
+                self.optional(float, &[3]);
+                self.optional(float, &[3]);
+                LayerNorm { eps: self.epsilon(), dtype: self.pick(&FLOATS) }.into()
             }
             OpCode::MatMul => {
                 let (m, k, n) = (self.below(4), self.below(4), self.below(4));
@@ -233,10 +257,12 @@ impl Case {
             }
             OpCode::Contract => {
                 let (m, k, n) = (1 + self.below(3), self.below(4), 1 + self.below(3));
+                let lanes = 1 + self.below(3);
                 self.add(float, &[m, k]);
-                self.add(float, &[k, n]);
-                self.add(float, &[k, n]);
-                Contract { lanes: 2, program: sum(2, float) }.into()
+                (0..lanes).for_each(|_| self.add(float, &[k, n]));
+                let captures = self.below(2);
+                (0..captures).for_each(|_| self.add(float, &[m, 1]));
+                Contract { lanes, program: sum(lanes + captures, float) }.into()
             }
             OpCode::Convolution | OpCode::ConvolutionInput | OpCode::ConvolutionWeight => self.convolution(code, float),
             OpCode::Index | OpCode::IndexPut => {
@@ -262,7 +288,8 @@ impl Case {
             }
             OpCode::Gather | OpCode::ScatterAdd => {
                 shape.push(3);
-                let dim = shape.len() - 1;
+                let dim = self.below(shape.len());
+                shape[dim] = 3;
                 let mut index = shape.clone();
                 index[dim] = self.below(5);
                 self.add(any, &shape);
@@ -289,12 +316,16 @@ impl Case {
             }
             OpCode::TopK => {
                 shape.push(4);
+                let dim = self.below(shape.len());
+                shape[dim] = 4;
                 self.add(any, &shape);
-                TopK { k: self.below(5), dim: shape.len() - 1, largest: self.coin() }.into()
+                TopK { k: self.below(5), dim, largest: self.coin() }.into()
             }
             OpCode::Histc => {
                 self.add(float, &shape);
-                Histc { bins: 1 + self.below(5), min: Scalar::Int(-1), max: Scalar::Float(2.5) }.into()
+                let (min, max) =
+                    (self.pick(&[Scalar::Int(-1), Scalar::Float(-2.5)]), self.pick(&[Scalar::Int(2), Scalar::Float(2.5)]));
+                Histc { bins: 1 + self.below(5), min, max }.into()
             }
             OpCode::InversePermutation => {
                 let len = self.below(5);
@@ -333,7 +364,7 @@ impl Case {
                 self.add(float, &[2 * t / a_repeat, n]);
                 self.add(float, &[2 * t / b_repeat, k]);
                 self.indices(&[2 * t], 5);
-                ExpertOuter { experts: Dim::from(3), a_repeat, b_repeat, dtype: float }.into()
+                ExpertOuter { experts: Dim::from(self.pick(&[1, 3, 4])), a_repeat, b_repeat, dtype: float }.into()
             }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
@@ -358,19 +389,26 @@ impl Case {
                 let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2) as usize, 2]) };
                 let mut weigh = Program::new([float; 2]);
                 weigh.results.push((Ref::Param(self.below(2) as u32), self.pick(&FLOATS)));
-                let (k, masked) = (1 + self.below(5) as usize, Scalar::Int(0));
+                let masked = self.pick(&[Scalar::Int(0), Scalar::Float(f64::NEG_INFINITY)]);
+                let k = 1 + self.below(5) as usize;
                 Route { score, scores: float, k, groups, masked, gathered, weigh: weigh.into() }.into()
             }
             OpCode::Moe => {
                 let (tokens, k) = (self.below(4), 1 + self.below(2));
                 self.add(float, &[tokens, 4]);
+                let gated = self.coin();
                 for (rows, columns) in [(6, 4), (6, 4), (4, 6)] {
+                    if self.operands.len() == 3 && !gated {
+                        self.operands.extend([Operand::None, Operand::None]);
+                        continue;
+                    }
                     self.add(float, &[3, rows, columns]);
                     self.optional(float, &[3, rows]);
                 }
                 self.indices(&[tokens, k], 5);
                 self.add(float, &[tokens, k]);
-                Moe { program: gating(float), dtype: float }.into()
+                let program = if gated { gating(float) } else { sum(1, float) };
+                Moe { program, dtype: float }.into()
             }
         }
     }
@@ -459,3 +497,45 @@ fn inference_agrees_with_evaluation_for_every_row() {
         assert!(values >= 5, "{}: only {values} of {CASES} cases have a value", code.name());
     }
 }
+
+/// The generator is no sample of one: each attribute of each row takes several values, and operands take several dtypes and ranks.
+#[test]
+fn every_attribute_is_varied() {
+    for (i, code) in OpCode::all().enumerate() {
+        let mut values: Vec<BTreeSet<String>> = vec![BTreeSet::new(); code.fields().len()];
+        let (mut dtypes, mut ranks) = (BTreeSet::new(), BTreeSet::new());
+        for seed in 0..80 {
+            let mut case = Case { rng: StdRng::seed_from_u64(seed * 1009 + i as u64), operands: Vec::new() };
+            let op = case.op(code);
+            for (values, (_, attr)) in values.iter_mut().zip(op.attrs()) {
+                values.insert(format!("{attr:?}"));
+            }
+            for operand in &case.operands {
+                if let Operand::Tensor(x) = operand {
+                    dtypes.insert(x.dtype());
+                    ranks.insert(x.shape().len());
+                }
+            }
+        }
+        for (values, name) in values.iter().zip(code.fields()) {
+            assert!(values.len() > 1, "{} has one {name}: {values:?}", code.name());
+        }
+        let inputs = !code.operands().is_empty() && code != OpCode::InversePermutation;
+        assert!(!inputs || dtypes.len() >= 3, "{} is tried on {dtypes:?}", code.name());
+        let fixed = !inputs || FIXED_RANK.contains(&code);
+        assert!(fixed || ranks.len() >= 3, "{} is tried on ranks {ranks:?}", code.name());
+    }
+}
+
+/// Rows whose operands have each one rank.
+const FIXED_RANK: [OpCode; 9] = [
+    OpCode::ExpertOuter,
+    OpCode::GroupedMm,
+    OpCode::Contract,
+    OpCode::Index,
+    OpCode::IndexPut,
+    OpCode::ExpertMatmul,
+    OpCode::Combine,
+    OpCode::Route,
+    OpCode::Moe,
+];

@@ -123,6 +123,7 @@ impl Builder {
                 let dtype = pick(&[DType::F32, DType::F64, DType::Bf16], draw[3]);
                 self.call(Softmax { dim, log: draw[4].is_multiple_of(2), dtype }, &[x.into()])?;
                 self.call(Cumsum { dim, dtype: ty.dtype }, &[x.into()])?;
+                self.call(LayerNorm { eps: Scalar::Float(1e-6), dtype }, &[x.into(), Operand::None, Operand::None])?;
                 self.call(RmsNorm { eps: Scalar::Float(1e-6), dtype }, &[x.into(), Operand::None])
             }
             7 => self.product(x, &ty),

@@ -217,6 +217,20 @@ proptest! {
         case.check(node)?;
     }
 
+    /// Positions count the elements of the view, not those of the memory it lies in.
+    #[test]
+    fn positions_in_views(seed: u64) {
+        let mut case = Case::new(seed);
+        let rank = case.rng.random_range(1..4);
+        let shape = case.shape(rank, 7);
+        let (kind, from) = (case.pick(&[ReduceKind::Argmax, ReduceKind::Argmin]), case.pick(&[DType::F32, DType::Bf16, DType::I64]));
+        let dims: Axes = if case.rng.random() { (0..rank).collect() } else { Axes::from_iter([case.rng.random_range(0..rank)]) };
+        let keepdim = case.rng.random();
+        let x = case.strided(from, &shape);
+        let node = case.call(Reduce { kind, dims, keepdim, dtype: DType::I64 }, [x.into()]);
+        case.check(node)?;
+    }
+
     #[test]
     fn reductions_with_programs(seed: u64) {
         let mut case = Case::new(seed);
@@ -255,8 +269,12 @@ proptest! {
             let (dim, log) = (case.rng.random_range(0..2), case.rng.random());
             case.call(Softmax { dim, log, dtype: to }, [x.into()])
         } else {
-            let weight = if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
-            case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight])
+            let parameter = |case: &mut Case| if case.rng.random() { case.strided(from, &[len]).into() } else { Operand::None };
+            let (weight, bias) = (parameter(&mut case), parameter(&mut case));
+            match case.rng.random() {
+                true => case.call(RmsNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight]),
+                false => case.call(LayerNorm { eps: Scalar::Float(1e-6), dtype: to }, [x.into(), weight, bias]),
+            }
         };
         case.check(node)?;
     }

@@ -4,7 +4,7 @@ use super::{device, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::{
-    cuda::{CudaPlan, Target, emit},
+    cuda::{CudaPlan, KernelArg, Memory, Target, emit},
     lower,
 };
 use eglu_ir::DeviceProfile;
@@ -14,7 +14,8 @@ use std::path::PathBuf;
 
 /// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
 ///
-/// No GPU is needed; NVRTC is, unless --sources-only is given. The file launches.txt says which kernels run in which order, on which grids.
+/// No GPU is needed; NVRTC is, unless --sources-only is given. The file launches.txt says which kernels run in which order, on which grids and with
+/// which arguments.
 #[derive(Debug, Args)]
 pub struct Emit {
     /// Model: .pt2 or .json
@@ -70,19 +71,38 @@ fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
     device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
 }
 
-/// One line for each launch.
+/// One line for each piece of scratch memory, then one for each launch with its arguments in order.
 fn launches(plan: &CudaPlan) -> String {
     let mut text = String::new();
+    for (i, scratch) in plan.scratch.iter().enumerate() {
+        text += &format!("scratch#{i}  {}  {} B\n", scratch.name, scratch.bytes);
+    }
     for launch in &plan.launches {
         let [x, y, z] = &launch.grid;
+        let args: Vec<String> = launch.args.iter().map(|arg| argument(plan, arg)).collect();
         text += &format!(
-            "{}  {}.cu:{}  grid {x} × {y} × {z}  block {}  shared {} B\n",
+            "{}  {}.cu:{}  grid {x} × {y} × {z}  block {}  shared {} B  args {}\n",
             plan.plan.steps[launch.step].name,
             plan.modules[launch.module].name,
             launch.entry,
-            launch.block.iter().product::<u32>(),
-            launch.shared_bytes
+            launch.block.map(|n| n.to_string()).join(" × "),
+            launch.shared_bytes,
+            args.join("; ")
         );
     }
     text
+}
+
+/// `memory + bytes`, a tensor map's memory, or the expression of a number.
+fn argument(plan: &CudaPlan, arg: &KernelArg) -> String {
+    let named = |memory: Memory| match memory {
+        Memory::Buffer(id) => format!("{}#{id}", plan.plan.buffers[id].name),
+        Memory::Scratch(i) => format!("scratch#{i}"),
+        Memory::Counters => "counters#".into(),
+    };
+    match arg {
+        KernelArg::Pointer { memory, offset } => format!("{} + {offset}", named(*memory)),
+        KernelArg::TensorMap(map) => format!("map of {} + {}", named(map.memory), map.offset),
+        KernelArg::Int(dim) => dim.to_string(),
+    }
 }

@@ -129,22 +129,83 @@ impl Summary {
         if !self.dims.is_empty() {
             text += "\ndims\n";
             for (name, range) in &self.dims {
-                let max = range.max.map_or("any".to_owned(), |max| max.to_string());
-                text += &format!("  {name}  {} to {max}\n", range.min);
+                text += &match range.max {
+                    Some(max) => format!("  {name}  {} to {max}\n", range.min),
+                    None => format!("  {name}  {} or more\n", range.min),
+                };
             }
-        }
-        let absent = self.weights.iter().filter(|weight| !weight.present).count();
-        let note = if absent > 0 { format!(", {absent} without contents") } else { String::new() };
-        text += &format!("\nweights: {} in {} tensors{note}\n", table::bytes(self.weight_bytes as f64), self.weights.len());
-        for weight in &self.weights {
-            text += &format!("  {}  {}[{}]\n", weight.name, weight.dtype, weight.shape.join(", "));
         }
         text += "\noperators\n";
         for (name, count) in &self.operators {
             text += &format!("  {count:>5}  {name}\n");
         }
+        let absent = self.weights.iter().filter(|weight| !weight.present).count();
+        let note = match absent {
+            0 => "",
+            n if n == self.weights.len() => ", none of which the file holds",
+            _ => ", some of which the file does not hold",
+        };
+        if !self.weights.is_empty() {
+            let plural = if self.weights.len() == 1 { "" } else { "s" };
+            text += &format!(
+                "\nweights: {} in {} tensor{plural}{note}\n",
+                table::bytes(self.weight_bytes as f64),
+                self.weights.len()
+            );
+        }
+        for (name, weight, count) in self.alike() {
+            let bytes = weight.bytes.map_or(String::new(), |bytes| format!("  {}", table::bytes((bytes * count) as f64)));
+            text += &format!("  {name}  {}[{}]{bytes}\n", weight.dtype, weight.shape.join(", "));
+        }
         text
     }
+}
+
+impl Summary {
+    /// Weights by name: those that differ in one number alone and are of one type, such as a layer's, are one line, with all numbers in
+    /// the place of theirs. Gives name, first weight and count.
+    fn alike(&self) -> Vec<(String, &Weight, i64)> {
+        let mut groups: IndexMap<(String, &str, &[String]), (Vec<u64>, &Weight)> = IndexMap::new();
+        for weight in &self.weights {
+            let (pattern, number) = layer(&weight.name);
+            groups.entry((pattern, weight.dtype, &weight.shape)).or_insert_with(|| (Vec::new(), weight)).0.extend(number);
+        }
+        let lines = groups.into_iter().map(|((pattern, ..), (numbers, weight))| {
+            let count = numbers.len().max(1) as i64;
+            (pattern.replacen('*', &ranges(numbers), 1), weight, count)
+        });
+        lines.collect()
+    }
+}
+
+/// A name with its first component that is a number replaced by `*`, and that number.
+fn layer(name: &str) -> (String, Option<u64>) {
+    let mut number = None;
+    let parts: Vec<&str> = name
+        .split('.')
+        .map(|part| match part.parse() {
+            Ok(found) if number.is_none() => {
+                number = Some(found);
+                "*"
+            }
+            _ => part,
+        })
+        .collect();
+    (parts.join("."), number)
+}
+
+/// Numbers as ranges: `0-2,5`.
+fn ranges(mut numbers: Vec<u64>) -> String {
+    numbers.sort_unstable();
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if n == *last + 1 => *last = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let run = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+    runs.into_iter().map(run).collect::<Vec<_>>().join(",")
 }
 
 fn port(graph: &Graph, value: Value, role: Option<String>) -> Port {

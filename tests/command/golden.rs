@@ -18,11 +18,6 @@ fn inspect_text() {
         dims
           s27  1 to 65536
 
-        weights: 2.6 GiB in 3 tensors, 3 without contents
-          m.gate.weight  bf16[8, 4096]
-          m.experts.gate_up_proj  bf16[8, 28672, 4096]
-          m.experts.down_proj  bf16[8, 4096, 14336]
-
         operators
               7  reshape
               3  cast
@@ -47,8 +42,22 @@ fn inspect_text() {
               1  softmax
               1  sort
               1  topk
+
+        weights: 2.6 GiB in 3 tensors, none of which the file holds
+          m.gate.weight  bf16[8, 4096]  64.0 KiB
+          m.experts.gate_up_proj  bf16[8, 28672, 4096]  1.8 GiB
+          m.experts.down_proj  bf16[8, 4096, 14336]  896.0 MiB
     "#]]
     .assert_eq(&text);
+}
+
+#[test]
+fn weights_of_layers_are_one_line() {
+    let text = eglu(["inspect", &fixture("llama.lm.pt2")]).success().stdout;
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("layers.0-1.")).collect();
+    assert!(lines.len() >= 9, "{text}");
+    assert!(lines.iter().any(|line| line.contains("layers.0-1.mlp.down_proj.weight  f32[")), "{text}");
+    assert!(!text.contains("layers.1."), "{text}");
 }
 
 #[test]
@@ -58,9 +67,9 @@ fn optimize_summary() {
         mixtral-batched_mm.block for h200: 31 ops became 8, 18 kernels became 8
 
         fused
-          kind   node   rule                        ops  launches saved  traffic saved
-          route  route  route-softmax-renormalized   22               0            0 B
-          moe    moe    mixture-of-experts           22              13        4.7 MiB
+          kind   node   rule                ops  launches saved  traffic saved
+          route  route  router                4               3        1.0 KiB
+          moe    moe    mixture-of-experts   18               9        4.7 MiB
     "#]]
     .assert_eq(&text);
 }

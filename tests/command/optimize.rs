@@ -115,3 +115,27 @@ fn certification_passes_on_fixtures() {
         assert!(outcome.stdout.contains("certified"), "{outcome:?}");
     }
 }
+
+#[test]
+fn results_are_the_same_to_the_byte_in_every_process() {
+    // Hash maps are seeded anew in each process, so an order of theirs that reached a result would show.
+    for (model, device) in [("mixtral-grouped_mm.lm", "h200"), ("mixtral-batched_mm.dyn", "h200"), ("llama.lm", "cpu")] {
+        let run = || {
+            let folder = tempfile::tempdir().unwrap();
+            let file = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+            let (report, json, text) = (file("report.json"), file("graph.json"), file("graph.txt"));
+            let model = fixture(&format!("{model}.pt2"));
+            let told = eglu(["optimize", &model, "--device", device, "--report", &report, "-o", &json]).success().stdout;
+            eglu(["optimize", &model, "--device", device, "-o", &text]).success();
+            let read = |path: &str| std::fs::read_to_string(path).unwrap();
+            let mut report: Value = serde_json::from_str(&read(&report)).unwrap();
+            report.as_object_mut().unwrap().remove("time_ms");
+            [told, report.to_string(), read(&json), read(&text)]
+        };
+        let first = run();
+        assert!(first.iter().all(|text| text.len() > 100), "{model}");
+        for _ in 0..3 {
+            assert!(run() == first, "{model} became something else in another process");
+        }
+    }
+}

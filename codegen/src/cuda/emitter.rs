@@ -74,6 +74,7 @@ impl Emitter {
             Op::MapReduce(op) => reduce::map_reduce(self, step, op),
             Op::Softmax(op) => norm::softmax(self, step, op),
             Op::RmsNorm(op) => norm::rms_norm(self, step, op),
+            Op::LayerNorm(op) => norm::layer_norm(self, step, op),
             Op::Cumsum(op) => scan::cumsum(self, step, op),
             Op::Histc(op) => scan::histc(self, step, op),
             Op::Sort(op) => order::sort(self, step, op),

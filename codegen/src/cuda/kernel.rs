@@ -11,6 +11,8 @@ pub(super) enum Header {
     Math,
     Warp,
     Reduce,
+    Lines,
+    Cluster,
     Scan,
     Sort,
     Rows,
@@ -30,6 +32,8 @@ impl Header {
             Header::Math => include_str!("device/math.cuh"),
             Header::Warp => include_str!("device/warp.cuh"),
             Header::Reduce => include_str!("device/reduce.cuh"),
+            Header::Lines => include_str!("device/lines.cuh"),
+            Header::Cluster => include_str!("device/cluster.cuh"),
             Header::Scan => include_str!("device/scan.cuh"),
             Header::Sort => include_str!("device/sort.cuh"),
             Header::Rows => include_str!("device/gemm_rows.cuh"),
@@ -93,6 +97,11 @@ impl Kernel {
     /// A pointer to scratch memory.
     pub fn scratch(&mut self, ty: &str, scratch: usize) -> String {
         self.pointer(ty, "s", Memory::Scratch(scratch), Dim::from(0))
+    }
+
+    /// A pointer to counters that are zero before and after every kernel: [`COUNTERS`](super::COUNTERS) of them, `u32`.
+    pub fn counters(&mut self) -> String {
+        self.pointer("u32", "n", Memory::Counters, Dim::from(0))
     }
 
     /// A tensor map, passed by value; returns its name.

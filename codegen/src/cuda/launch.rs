@@ -98,4 +98,9 @@ pub enum Memory {
     Buffer(BufferId),
     /// Position in [`CudaPlan::scratch`].
     Scratch(usize),
+    /// [`COUNTERS`] numbers of 32 bits that are zero before every launch and that every kernel leaves zero.
+    Counters,
 }
+
+/// How many counters [`Memory::Counters`] has.
+pub const COUNTERS: usize = 4096;

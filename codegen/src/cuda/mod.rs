@@ -22,4 +22,4 @@ mod scatter;
 
 pub use emitter::{Target, emit};
 pub use error::EmitError;
-pub use launch::{CudaPlan, KernelArg, Launch, Memory, Module, Scratch, TensorMap};
+pub use launch::{COUNTERS, CudaPlan, KernelArg, Launch, Memory, Module, Scratch, TensorMap};

@@ -1,169 +1,97 @@
-//! Softmax and RMSNorm: a warp or a block for each row, which stays in registers where it fits.
+//! Softmax, RMSNorm and LayerNorm as chains of reductions.
 
 use super::{
-    ctype,
-    emitter::{Emitter, flat, optional, tensor},
+    emitter::{Emitter, optional, tensor},
     error::{Emit, Unsupported},
-    kernel::{Code, Header, Kernel, divisible},
-    lines::Lines,
+    reduce::{self, Chain, Finish, Source, Stage},
 };
-use crate::{Step, TensorRef};
+use crate::Step;
 use eglu_ir::{
-    DType, Dim,
-    ops::{RmsNorm, Softmax},
+    DType, Program, Ref, Scalar,
+    ops::{LayerNorm, Pointwise, ReduceKind, RmsNorm, Softmax},
+    program::InstrOp,
 };
 
-/// The most values that a thread keeps of its row.
-const HELD: i64 = 32;
-
-/// How a row is walked.
-struct Walk {
-    /// Statements that set `line` and `lane`.
-    begin: String,
-    /// Threads that share a row.
-    threads: i64,
-    /// Neighbouring elements that a thread takes at once.
-    width: i64,
-    /// Values that a thread keeps, if the row's length is known and short enough.
-    held: Option<i64>,
-    merge: &'static str,
-    grid: Dim,
-    length: String,
+/// A program over `params` of one result, written by `body`.
+fn program(params: &[DType], stored: DType, body: impl FnOnce(&mut Program) -> Ref) -> Program {
+    let mut program = Program::new(params.iter().copied());
+    let result = body(&mut program);
+    program.results.push((result, stored));
+    program
 }
 
-impl Walk {
-    fn new(kernel: &mut Kernel, lines: &Lines, width: i64) -> Walk {
-        let short = lines.length.as_const().is_some_and(|n| n <= 1024);
-        let (count, length) = (kernel.dim(&lines.count), kernel.dim(&lines.length));
-        let threads = if short { 32 } else { 256 };
-        let held = lines.length.as_const().map(|n| (n + threads * width - 1) / (threads * width) * width).filter(|&n| n <= HELD);
-        let (begin, merge, grid) = if short {
-            let begin = "const i64 line = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\n";
-            (format!("{begin}if (line >= {count}) return;\n"), "warp_merge", lines.count.ceil_div(8))
-        } else {
-            ("const i64 line = blockIdx.x;\nconst int lane = threadIdx.x;\n".to_string(), "merge_all", lines.count.clone())
-        };
-        Walk { begin, threads, width, held, merge, grid, length }
-    }
+fn apply(program: &mut Program, op: Pointwise, args: &[Ref], dtype: DType) -> Ref {
+    program.push(InstrOp::Pointwise(op), args.iter().copied(), dtype)
+}
 
-    /// A loop over the groups of this thread: `body` sees `first`, the position of the group's first element, and `i`, the group's number.
-    fn groups(&self, body: &str) -> String {
-        let (threads, width, length) = (self.threads, self.width, &self.length);
-        match self.held {
-            Some(held) => format!(
-                "#pragma unroll\nfor (int i = 0; i < {}; i++) {{\nconst i64 first = (i64)(i * {threads} + lane) * {width};\n\
-                 if (first >= {length}) break;\n{body}}}\n",
-                held / width
-            ),
-            None => format!("for (i64 first = lane * {width}; first < {length}; first += {threads} * {width}) {{\n{body}}}\n"),
-        }
+/// A parameter as a value of `dtype`, rounded where that is narrower.
+fn converted(program: &mut Program, param: u32, dtype: DType) -> Ref {
+    match program.params[param as usize] == dtype {
+        true => Ref::Param(param),
+        false => program.push(InstrOp::Cast, [Ref::Param(param)], dtype),
     }
 }
 
-/// Elements that move as one access along the lines of every operand.
-fn width(lines: &Lines, operands: &[&TensorRef], dim: usize) -> i64 {
-    let largest = operands.iter().map(|t| t.dtype.size()).max().unwrap_or(16);
-    let width = (16 / largest) as i64;
-    let fits = operands.iter().all(|t| {
-        let outer = t.layout.strides.iter().enumerate().filter(|&(i, _)| i != dim);
-        t.layout.strides[dim].is(1) && divisible(&t.layout.offset, width) && outer.map(|(_, s)| s).all(|s| divisible(s, width))
-    });
-    if fits && divisible(&lines.length, width) { width } else { 1 }
-}
-
-/// `merge_all(state)` for a block of 256.
-const MERGE_ALL: &str = "template <class S>\nDEVICE void merge_all(S& state) {\n    __shared__ alignas(16) char raw[8 * sizeof(S)];\n    \
-                         block_merge<256>(state, (S*)raw);\n}\n";
-
-/// Statements of a loop over a row: around each group, and for each element, where `value` is the element and `r` its position.
-#[derive(Default)]
-struct Body<'a> {
-    before: &'a str,
-    each: &'a str,
-    after: &'a str,
-}
-
-/// One input and one output walked along `dim`.
-struct Row<'a> {
-    lines: Lines,
-    walk: Walk,
-    /// Types that values are computed in and that elements are stored as.
-    ty: &'static str,
-    stored: &'static str,
-    x: &'a TensorRef,
-    from: String,
-    to: String,
-}
-
-impl<'a> Row<'a> {
-    fn new(kernel: &mut Kernel, x: &'a TensorRef, y: &TensorRef, dim: usize, compute: DType) -> Emit<Row<'a>> {
-        let lines = Lines::new(&[x, y], dim);
-        let (from, to) = (kernel.read(x)?, kernel.write(y)?);
-        let walk = Walk::new(kernel, &lines, width(&lines, &[x, y], dim));
-        Ok(Row { lines, walk, ty: ctype::opmath(compute)?, stored: ctype::storage(y.dtype)?, x, from, to })
-    }
-
-    /// A loop over the row's elements in groups. The first loop of a kernel reads memory, later ones what it kept.
-    fn each(&self, kernel: &mut Kernel, convert: &dyn Fn(&str) -> String, first: bool, body: &Body<'_>) -> Emit<String> {
-        let (width, ty) = (self.walk.width, self.ty);
-        let element = |kernel: &mut Kernel, at: &str| self.lines.element(kernel, 0, &self.from, at);
-        let keeps = self.walk.held.is_some();
-        let (load, value) = if keeps && !first {
-            (String::new(), format!("held[i * {width} + e]"))
-        } else if width > 1 {
-            let pack = format!("Pack<{}, {width}>", ctype::storage(self.x.dtype)?);
-            (format!("const {pack} pack = *(const {pack}*)&{};\n", element(kernel, "first")), convert("up(pack.at[e])"))
-        } else {
-            (String::new(), convert(&format!("up({})", element(kernel, "first"))))
-        };
-        let keep = if keeps && first { format!("held[i * {width} + e] = value;\n") } else { String::new() };
-        let Body { before, each, after } = body;
-        Ok(self.walk.groups(&format!(
-            "{before}{load}#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\nconst i64 r = first + e;\n\
-             const {ty} value = {value};\n{keep}{each}}}\n{after}"
-        )))
-    }
-
-    /// The last loop: `result`, an expression of `value` and `r`, becomes the output.
-    fn store(&self, kernel: &mut Kernel, convert: &dyn Fn(&str) -> String, result: &str) -> Emit<String> {
-        let (width, stored) = (self.walk.width, self.stored);
-        let target = self.lines.element(kernel, 1, &self.to, "first");
-        let body = Body {
-            before: &format!("Pack<{stored}, {width}> out;\n"),
-            each: &format!("out.at[e] = cast<{stored}>({result});\n"),
-            after: &format!("*(Pack<{stored}, {width}>*)&{target} = out;\n"),
-        };
-        self.each(kernel, convert, false, &body)
-    }
-
-    fn finish(self, emitter: &mut Emitter, mut kernel: Kernel, body: &str) -> Emit<()> {
-        let starts = self.lines.starts(&mut kernel)?;
-        let held = self.walk.held.map_or(String::new(), |held| format!("{} held[{held}];\n", self.ty));
-        let headers = vec![Header::Math, Header::Warp, Header::Reduce];
-        let body = format!("{}{starts}{held}{body}", self.walk.begin);
-        let code = Code { headers, items: MERGE_ALL.into(), body, threads: [256, 1], ..Code::default() };
-        emitter.launch(kernel, code, flat(self.walk.grid));
-        Ok(())
-    }
+/// A stage of one reduction whose result is not rounded; `captures` go to the epilogue.
+fn stage(prologue: Program, args: Vec<Source>, kind: ReduceKind, epilogue: Program) -> Stage {
+    Stage { prologue, args, kinds: vec![kind], epilogue, captures: vec![], outputs: vec![None] }
 }
 
 /// Softmax along one dim, in the opmath of the result's dtype.
 pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<()> {
-    let mut kernel = Kernel::new(format!("{}softmax_{}", if op.log { "log_" } else { "" }, op.dtype));
-    let row = Row::new(&mut kernel, tensor(step, 0)?, &step.outputs[0], op.dim, op.dtype)?;
-    let (ty, stored, merge) = (row.ty, row.stored, row.walk.merge);
-    let convert = |x: &str| format!("up(cast<{stored}>({x}))");
-    let top = row.each(&mut kernel, &convert, true, &Body { each: "top.add(value, r);\n", ..Body::default() })?;
-    let sum =
-        row.each(&mut kernel, &convert, false, &Body { each: "sum.add(exp_(value - top.value), r);\n", ..Body::default() })?;
-    let (log_sum, result) = if op.log {
-        (format!("const {ty} log_sum = log_(sum.value);\n"), "value - top.value - log_sum")
-    } else {
-        (String::new(), "exp_(value - top.value) / sum.value")
+    let (x, y) = (tensor(step, 0)?, &step.outputs[0]);
+    let (from, compute) = (x.dtype, op.dtype.opmath());
+    // Elements become the result's dtype first.
+    let rounded = |p: &mut Program| converted(p, 0, op.dtype);
+    let distance = |p: &mut Program| {
+        let value = rounded(p);
+        apply(p, Pointwise::Sub, &[value, Ref::Param(1)], compute)
     };
-    let store = row.store(&mut kernel, &convert, result)?;
-    let body = format!("AmaxState<{ty}> top;\n{top}{merge}(top);\nSumState<{ty}> sum;\n{sum}{merge}(sum);\n{log_sum}{store}");
-    row.finish(emitter, kernel, &body)
+    let top = stage(
+        program(&[from], compute, rounded),
+        vec![Source::Element(0)],
+        ReduceKind::Amax,
+        Program::identity(compute, compute),
+    );
+    let powers = program(&[from, compute], compute, |p| {
+        let distance = distance(p);
+        apply(p, Pointwise::Exp, &[distance], compute)
+    });
+    let of_sum = match op.log {
+        true => program(&[compute], compute, |p| apply(p, Pointwise::Log, &[Ref::Param(0)], compute)),
+        false => Program::identity(compute, compute),
+    };
+    let sum = stage(powers, vec![Source::Element(0), Source::Stat(0)], ReduceKind::Sum, of_sum);
+    let end = program(&[from, compute, compute], op.dtype, |p| {
+        let distance = distance(p);
+        match op.log {
+            true => apply(p, Pointwise::Sub, &[distance, Ref::Param(2)], compute),
+            false => {
+                let power = apply(p, Pointwise::Exp, &[distance], compute);
+                apply(p, Pointwise::Div, &[power, Ref::Param(2)], compute)
+            }
+        }
+    });
+    let args = vec![Source::Element(0), Source::Stat(0), Source::Stat(1)];
+    let chain = Chain {
+        name: format!("{}softmax_{}", if op.log { "log_" } else { "" }, op.dtype),
+        full: x.layout.shape.to_vec(),
+        dims: vec![op.dim],
+        inputs: vec![x.clone()],
+        lines: vec![],
+        stages: vec![top, sum],
+        finish: Some(Finish { program: end, args, outputs: vec![y.clone()] }),
+    };
+    reduce::emit(emitter, &chain)
+}
+
+/// `1 / sqrt(x + eps)`.
+fn reciprocal_root(eps: Scalar, compute: DType) -> Program {
+    program(&[compute], compute, |p| {
+        let shifted = apply(p, Pointwise::Add, &[Ref::Param(0), Ref::Scalar(eps)], compute);
+        let root = apply(p, Pointwise::Sqrt, &[shifted], compute);
+        apply(p, Pointwise::Div, &[Ref::Scalar(Scalar::Float(1.0)), root], compute)
+    })
 }
 
 /// RMSNorm over the last dim.
@@ -171,22 +99,86 @@ pub(super) fn rms_norm(emitter: &mut Emitter, step: &Step, op: &RmsNorm) -> Emit
     let x = tensor(step, 0)?;
     let Some(last) = x.layout.shape.len().checked_sub(1) else { return Err(Unsupported::new("x must have at least one dim")) };
     let compute = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-    let mut kernel = Kernel::new(format!("rms_norm_{}", op.dtype));
-    let row = Row::new(&mut kernel, x, &step.outputs[0], last, compute)?;
-    let (ty, merge, length) = (row.ty, row.walk.merge, row.walk.length.clone());
-    let weight = match optional(step, 1) {
-        Some(w) => {
-            let pointer = kernel.read(w)?;
-            format!(" * ({ty})up({pointer}[{}])", kernel.offset(&["r".into()], &w.layout.strides))
+    let squares = program(&[x.dtype], compute, |p| {
+        let value = converted(p, 0, compute);
+        apply(p, Pointwise::Mul, &[value, value], compute)
+    });
+    let scale = reciprocal_root(op.eps, compute);
+    let (mut inputs, mut args, mut params) = (vec![x.clone()], vec![Source::Element(0), Source::Stat(0)], vec![x.dtype, compute]);
+    if let Some(weight) = optional(step, 1) {
+        inputs.push(weight.clone());
+        args.push(Source::Element(1));
+        params.push(weight.dtype);
+    }
+    let end = program(&params, op.dtype, |p| {
+        let value = converted(p, 0, compute);
+        let scaled = apply(p, Pointwise::Mul, &[value, Ref::Param(1)], compute);
+        match params.len() {
+            2 => scaled,
+            _ => {
+                let weight = converted(p, 2, compute);
+                apply(p, Pointwise::Mul, &[scaled, weight], compute)
+            }
         }
-        None => String::new(),
+    });
+    let chain = Chain {
+        name: format!("rms_norm_{}", op.dtype),
+        full: x.layout.shape.to_vec(),
+        dims: vec![last],
+        inputs,
+        lines: vec![],
+        stages: vec![stage(squares, vec![Source::Element(0)], ReduceKind::Mean, scale)],
+        finish: Some(Finish { program: end, args, outputs: step.outputs.clone() }),
     };
-    let convert = |x: &str| format!("({ty}){x}");
-    let sum = row.each(&mut kernel, &convert, true, &Body { each: "sum.add(value * value, r);\n", ..Body::default() })?;
-    let store = row.store(&mut kernel, &convert, &format!("value * scale{weight}"))?;
-    let body = format!(
-        "SumState<{ty}> sum;\n{sum}{merge}(sum);\nconst {ty} scale = 1 / sqrt_(sum.value / ({ty}){length} + {});\n{store}",
-        ctype::literal(op.eps, compute)?,
-    );
-    row.finish(emitter, kernel, &body)
+    reduce::emit(emitter, &chain)
+}
+
+/// LayerNorm over the last dim: elements are squared about their mean, in opmath.
+pub(super) fn layer_norm(emitter: &mut Emitter, step: &Step, op: &LayerNorm) -> Emit<()> {
+    let x = tensor(step, 0)?;
+    let Some(last) = x.layout.shape.len().checked_sub(1) else { return Err(Unsupported::new("x must have at least one dim")) };
+    let [y, mean, scale] = &step.outputs[..] else { return Err(Unsupported::new("a layer norm has three results")) };
+    let compute = x.dtype.opmath();
+    let centered = |p: &mut Program| {
+        let value = converted(p, 0, compute);
+        apply(p, Pointwise::Sub, &[value, Ref::Param(1)], compute)
+    };
+    let value = program(&[x.dtype], compute, |p| converted(p, 0, compute));
+    let mut means = stage(value, vec![Source::Element(0)], ReduceKind::Mean, Program::identity(compute, compute));
+    means.outputs = vec![Some(mean.clone())];
+    let squares = program(&[x.dtype, compute], compute, |p| {
+        let centered = centered(p);
+        apply(p, Pointwise::Mul, &[centered, centered], compute)
+    });
+    let from = vec![Source::Element(0), Source::Stat(0)];
+    let mut scales = stage(squares, from.clone(), ReduceKind::Mean, reciprocal_root(op.eps, compute));
+    scales.outputs = vec![Some(scale.clone())];
+    let (mut inputs, mut args, mut params) = (vec![x.clone()], from, vec![x.dtype, compute, compute]);
+    args.push(Source::Stat(1));
+    let mut then = Vec::new();
+    for (i, op) in [(1, Pointwise::Mul), (2, Pointwise::Add)] {
+        let Some(operand) = optional(step, i) else { continue };
+        args.push(Source::Element(inputs.len()));
+        then.push((op, params.len() as u32));
+        inputs.push(operand.clone());
+        params.push(operand.dtype);
+    }
+    let end = program(&params, op.dtype, |p| {
+        let centered = centered(p);
+        let scaled = apply(p, Pointwise::Mul, &[centered, Ref::Param(2)], compute);
+        then.iter().fold(scaled, |value, &(op, param)| {
+            let operand = converted(p, param, compute);
+            apply(p, op, &[value, operand], compute)
+        })
+    });
+    let chain = Chain {
+        name: format!("layer_norm_{}", op.dtype),
+        full: x.layout.shape.to_vec(),
+        dims: vec![last],
+        inputs,
+        lines: vec![],
+        stages: vec![means, scales],
+        finish: Some(Finish { program: end, args, outputs: vec![y.clone()] }),
+    };
+    reduce::emit(emitter, &chain)
 }

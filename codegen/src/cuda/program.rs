@@ -99,7 +99,12 @@ fn instruction(program: &Program, instr: &Instr) -> Emit<String> {
     if let (true, Some(unsigned)) = (wraps, unsigned(compute)) {
         args = args.into_iter().map(|arg| format!("({unsigned})({arg})")).collect();
     }
-    let mut text = op.cuda().to_string();
+    let mut text = match (op, instr.dtype) {
+        (Pointwise::Sigmoid, DType::Bf16 | DType::F16) => "sigmoid_16({0})",
+        (Pointwise::Silu, DType::Bf16 | DType::F16) => "silu_16({0})",
+        _ => op.cuda(),
+    }
+    .to_string();
     for (i, arg) in args.iter().enumerate() {
         text = text.replace(&format!("{{{i}}}"), arg);
     }

@@ -105,6 +105,10 @@ pub fn sample(code: OpCode) -> Sample {
             let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64]));
             b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: Bf16 }, &[x, w])
         }
+        OpCode::LayerNorm => {
+            let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64]));
+            b.call(LayerNorm { eps: Scalar::Float(1e-5), dtype: Bf16 }, &[x, w, w])
+        }
         OpCode::MatMul => {
             let (x, w) = (b.input(Bf16, &[s, d(64)]), b.fixed(Bf16, &[64, 200]));
             b.call(MatMul {}, &[x, w])

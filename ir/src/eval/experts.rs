@@ -29,7 +29,7 @@ pub(super) fn expert_outer(op: &ExpertOuter, call: &Call<'_>) -> Result<Tensor, 
             let rows: Vec<usize> = (0..chosen.len()).filter(|&s| chosen[s] == Some(expert)).collect();
             let (left, right) = (repeated(&a, n, op.a_repeat, &rows), repeated(&b, k, op.b_repeat, &rows));
             let left = Matrix { data: &left, rows: n, cols: rows.len(), transposed: true };
-            W::multiply(sum, left, Matrix { data: &right, rows: rows.len(), cols: k, transposed: false });
+            W::multiply(sum, left, Matrix { data: &right, rows: rows.len(), cols: k, transposed: false }, k);
         }
         W::values(out).store(dtype.opmath(), op.dtype, call.shape())
     })
@@ -46,7 +46,7 @@ pub(super) fn expert_contract(op: &ExpertContract, call: &Call<'_>) -> Result<Ve
     for w in weights {
         params.push(with_work!(x.dtype(), W => {
             let (rows, weight) = (repeated(&decode::<W>(x), inputs, op.repeat, &all), decode::<W>(w));
-            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs }.apply(&rows, &chosen))
+            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs, lanes: 1 }.apply(&rows, &chosen))
         }));
     }
     let (tables, broadcast) = captures.split_at(op.tables);

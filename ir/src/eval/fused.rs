@@ -50,9 +50,9 @@ pub(super) fn combine(op: &Combine, call: &Call<'_>) -> Result<Tensor, EvalError
     encode(op.dtype, call.shape(), &out)
 }
 
-/// A gating program on two columns of accumulators; its one result is stored in the program's dtype.
-fn gate<W: Column>(program: &Program, dtype: DType, gate: Vec<W>, up: Vec<W>, shape: &[usize]) -> Result<Tensor, EvalError> {
-    let params = [gate, up].map(|column| W::values(column).converted(dtype, program.params[0]));
+/// A gating program on columns of accumulators; its one result is stored in the program's dtype.
+fn gate<W: Column>(program: &Program, dtype: DType, columns: Vec<Vec<W>>, shape: &[usize]) -> Result<Tensor, EvalError> {
+    let params: Vec<_> = columns.into_iter().map(|column| W::values(column).converted(dtype, program.params[0])).collect();
     run(program, &params, shape)?.pop().ok_or_else(|| EvalError::Data("a gating program has one result".into()))
 }
 
@@ -66,14 +66,14 @@ pub(super) fn dense_glu(op: &DenseGlu, call: &Call<'_>) -> Result<Tensor, EvalEr
             let rows = call.shape().iter().rev().skip(1).product();
             let mut out = vec![W::default(); rows * n];
             let left = Matrix { data: &values, rows, cols: k, transposed: false };
-            W::multiply(&mut out, left, Matrix { data: &decode::<W>(w), rows: k, cols: n, transposed: true });
+            W::multiply(&mut out, left, Matrix { data: &decode::<W>(w), rows: k, cols: n, transposed: true }, 2 * n);
             if let Some(bias) = call.optional(weight + 1) {
                 let bias = decode::<W>(bias);
                 out.iter_mut().enumerate().for_each(|(i, slot)| *slot += bias[i % n]);
             }
             Ok(out)
         };
-        gate(&op.program, x.dtype(), product(1)?, product(3)?, call.shape())
+        gate(&op.program, x.dtype(), vec![product(1)?, product(3)?], call.shape())
     })
 }
 
@@ -83,21 +83,22 @@ pub(super) fn moe(op: &Moe, call: &Call<'_>) -> Result<Tensor, EvalError> {
     let (experts, hidden) = (call.tensor(1)?.shape()[0], x.shape()[1]);
     let chosen = experts_of(ids, experts)?;
     with_real!("moe", x.dtype(), W => {
-        let project = |rows: &[W], weight: usize| -> Result<Vec<W>, EvalError> {
+        let project = |rows: &[W], weight: usize, lanes: usize| -> Result<Vec<W>, EvalError> {
             let w = call.tensor(weight)?;
             let (outputs, inputs) = (w.shape()[1], w.shape()[2]);
             let bias = call.optional(weight + 1).map(|bias| decode::<W>(bias));
             let w = decode::<W>(w);
-            Ok(Experts { weight: &w, bias: bias.as_deref(), experts, outputs, inputs }.apply(rows, &chosen))
+            Ok(Experts { weight: &w, bias: bias.as_deref(), experts, outputs, inputs, lanes }.apply(rows, &chosen))
         };
         let tokens = decode::<W>(x);
         let rows: Vec<W> = tokens.chunks_exact(hidden.max(1)).flat_map(|row| row.repeat(k)).collect();
-        let (gated, up) = (project(&rows, 1)?, project(&rows, 3)?);
+        let lanes: Vec<usize> = [1, 3].into_iter().filter(|&lane| call.optional(lane).is_some()).collect();
+        let columns = lanes.iter().map(|&lane| project(&rows, lane, lanes.len())).collect::<Result<Vec<_>, _>>()?;
         let inner = call.tensor(1)?.shape()[1];
         // Rounded to x's dtype where PyTorch stores: after the gating and after the down projection.
-        let gated = cast(&gate(&op.program, x.dtype(), gated, up, &[chosen.len(), inner])?, x.dtype())?;
+        let gated = cast(&gate(&op.program, x.dtype(), columns, &[chosen.len(), inner])?, x.dtype())?;
         let width = call.shape()[1];
-        let y = encode(x.dtype(), &[chosen.len(), width], &project(&decode::<W>(&gated), 5)?)?;
+        let y = encode(x.dtype(), &[chosen.len(), width], &project(&decode::<W>(&gated), 5, 1)?)?;
         let mut y = decode::<f64>(&y).into_owned();
         // A dropped row is absent: a program that maps zeros elsewhere must not leak into the sum.
         for slot in (0..chosen.len()).filter(|&slot| chosen[slot].is_none()) {

@@ -1,4 +1,5 @@
-//! Matrix products: f32 and f64 through the `gemm` crate, halves in f32 with one rounding, the rest by plain loops.
+//! Matrix products: f32 and f64 through the `gemm` crate (few columns of f32 in the order of [`narrow`]), halves in f32 with one
+//! rounding, the rest by plain loops.
 
 use super::{
     Call, EvalError,
@@ -7,7 +8,7 @@ use super::{
     strides::{Offsets, broadcast_strides},
     values::{Column, Values, with_work},
 };
-use crate::{Tensor, ops::Contract};
+use crate::{Tensor, narrow, ops::Contract};
 use num_complex::Complex64;
 
 /// A row-major or transposed matrix in a slice.
@@ -28,18 +29,21 @@ impl<W> Matrix<'_, W> {
 
 /// An arithmetic with matrix products.
 pub(super) trait Multiply: Column {
-    /// Writes `a · b`, row-major.
-    fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>);
+    /// Writes `a · b`, row-major. `columns` is how many the product has of which `b` may be a part: gate and up are one in PyTorch.
+    fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>, columns: usize);
 }
 
 macro_rules! by_gemm {
-    ($ty:ty) => {
+    ($ty:ty, $few:expr) => {
         impl Multiply for $ty {
-            fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>) {
+            fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>, columns: usize) {
                 let (m, n, k) = (a.rows, b.cols, a.cols);
                 assert!(out.len() == m * n && a.data.len() == m * k && b.data.len() == k * n && b.rows == k);
                 if out.is_empty() || k == 0 {
                     return out.fill(0.0);
+                }
+                if $few(&mut *out, a, b, columns) {
+                    return;
                 }
                 let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
                 // SAFETY: the lengths checked above cover every element that these extents and strides reach, and `out` is borrowed
@@ -72,13 +76,24 @@ macro_rules! by_gemm {
     };
 }
 
-by_gemm!(f32);
-by_gemm!(f64);
+by_gemm!(f32, narrowly);
+by_gemm!(f64, |_: &mut [f64], _, _, _| false);
+
+/// Writes a product of few columns; false for others.
+fn narrowly(out: &mut [f32], a: Matrix<'_, f32>, b: Matrix<'_, f32>, columns: usize) -> bool {
+    if !narrow::COLUMNS.contains(&columns) {
+        return false;
+    }
+    let ((row, col), (b_row, b_col)) = (a.strides(), b.strides());
+    let (left, right) = (narrow::Strided { data: a.data, row, col }, narrow::Strided { data: b.data, row: b_row, col: b_col });
+    narrow::multiply([a.rows, a.cols, b.cols], left, right, out, b.cols);
+    true
+}
 
 macro_rules! by_loops {
     ($ty:ty, $fma:expr) => {
         impl Multiply for $ty {
-            fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>) {
+            fn multiply(out: &mut [Self], a: Matrix<'_, Self>, b: Matrix<'_, Self>, _columns: usize) {
                 let ((a_row, a_col), (b_row, b_col)) = (a.strides(), b.strides());
                 for i in 0..a.rows {
                     for j in 0..b.cols {
@@ -95,8 +110,8 @@ macro_rules! by_loops {
 by_loops!(i64, |sum: i64, x: i64, y: i64| sum.wrapping_add(x.wrapping_mul(y)));
 by_loops!(Complex64, |sum: Complex64, x: Complex64, y: Complex64| sum + x * y);
 
-/// The products of two stacks of matrices, whose batch dims broadcast, as one dense column.
-fn batched<W: Multiply>(a: &Tensor, b: &Tensor, shape: &[usize]) -> Vec<W> {
+/// The products of two stacks of matrices, whose batch dims broadcast, as one dense column; b is one of so many lanes.
+fn batched<W: Multiply>(a: &Tensor, b: &Tensor, shape: &[usize], lanes: usize) -> Vec<W> {
     let (a_batch, a_matrix) = a.shape().split_at(a.shape().len() - 2);
     let (b_batch, b_matrix) = b.shape().split_at(b.shape().len() - 2);
     let batch = &shape[..shape.len() - 2];
@@ -107,14 +122,14 @@ fn batched<W: Multiply>(a: &Tensor, b: &Tensor, shape: &[usize]) -> Vec<W> {
     for (i, (at, bt)) in starts(a_batch).zip(starts(b_batch)).enumerate() {
         let left = Matrix { data: &x[at * m * k..(at + 1) * m * k], rows: m, cols: k, transposed: false };
         let right = Matrix { data: &y[bt * k * n..(bt + 1) * k * n], rows: k, cols: n, transposed: false };
-        W::multiply(&mut out[i * m * n..(i + 1) * m * n], left, right);
+        W::multiply(&mut out[i * m * n..(i + 1) * m * n], left, right, lanes * n);
     }
     out
 }
 
 pub(super) fn matmul(call: &Call<'_>) -> Result<Tensor, EvalError> {
     let (a, b, dtype) = (call.tensor(0)?, call.tensor(1)?, call.dtype());
-    with_work!(dtype, W => W::values(batched::<W>(a, b, call.shape())).store(dtype, dtype, call.shape()))
+    with_work!(dtype, W => W::values(batched::<W>(a, b, call.shape(), 1)).store(dtype, dtype, call.shape()))
 }
 
 pub(super) fn contract(op: &Contract, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
@@ -122,7 +137,7 @@ pub(super) fn contract(op: &Contract, call: &Call<'_>) -> Result<Vec<Tensor>, Ev
     let a = call.tensor(0)?;
     let mut params = Vec::with_capacity(op.program.params.len());
     for (lane, b) in call.tensors(1..1 + op.lanes)?.into_iter().enumerate() {
-        let products = with_work!(a.dtype(), W => W::values(batched::<W>(a, b, shape)));
+        let products = with_work!(a.dtype(), W => W::values(batched::<W>(a, b, shape, op.lanes)));
         params.push(products.converted(a.dtype(), op.program.params[lane]));
     }
     for capture in call.tensors(1 + op.lanes..call.count())? {
@@ -153,7 +168,7 @@ pub(super) fn grouped_mm(call: &Call<'_>) -> Result<Tensor, EvalError> {
             let end = end as usize;
             let left = Matrix { data: &x[start * k..end * k], rows: end - start, cols: k, transposed: false };
             let right = Matrix { data: &w[group * k * n..(group + 1) * k * n], rows: k, cols: n, transposed: false };
-            W::multiply(&mut out[start * n..end * n], left, right);
+            W::multiply(&mut out[start * n..end * n], left, right, n);
             start = end;
         }
         W::values(out).store(dtype, dtype, call.shape())
@@ -167,6 +182,8 @@ pub(super) struct Experts<'a, W> {
     pub experts: usize,
     pub outputs: usize,
     pub inputs: usize,
+    /// How many matrices make up one product: gate and up together are two.
+    pub lanes: usize,
 }
 
 impl<W: Multiply + std::ops::AddAssign> Experts<'_, W> {
@@ -183,7 +200,7 @@ impl<W: Multiply + std::ops::AddAssign> Experts<'_, W> {
             let mut products = vec![W::default(); rows.len() * n];
             let left = Matrix { data: &gathered, rows: rows.len(), cols: k, transposed: false };
             let matrix = &self.weight[expert * n * k..(expert + 1) * n * k];
-            W::multiply(&mut products, left, Matrix { data: matrix, rows: k, cols: n, transposed: true });
+            W::multiply(&mut products, left, Matrix { data: matrix, rows: k, cols: n, transposed: true }, self.lanes * n);
             for (i, s) in rows.into_iter().enumerate() {
                 let row = &mut out[s * n..(s + 1) * n];
                 row.copy_from_slice(&products[i * n..(i + 1) * n]);
@@ -213,7 +230,7 @@ pub(super) fn expert_matmul(call: &Call<'_>) -> Result<Tensor, EvalError> {
     let dtype = call.dtype();
     with_work!(dtype, W => {
         let (x, weight, bias) = (decode::<W>(x), decode::<W>(w), bias.map(|bias| decode::<W>(bias)));
-        let out = Experts { weight: &weight, bias: bias.as_deref(), experts, outputs, inputs }.apply(&x, &rows);
+        let out = Experts { weight: &weight, bias: bias.as_deref(), experts, outputs, inputs, lanes: 1 }.apply(&x, &rows);
         W::values(out).store(dtype, dtype, call.shape())
     })
 }

@@ -154,6 +154,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Cumsum(op) => one(reduce::cumsum(op, call)),
         Op::Softmax(op) => one(norm::softmax(op, call)),
         Op::RmsNorm(op) => one(norm::rms_norm(op, call)),
+        Op::LayerNorm(op) => norm::layer_norm(op, call),
         Op::MatMul(_) => one(matmul::matmul(call)),
         Op::GroupedMm(_) => one(matmul::grouped_mm(call)),
         Op::Convolution(op) => one(convolution::forward(op, call)),

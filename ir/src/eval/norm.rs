@@ -1,9 +1,14 @@
-//! Softmax and RMSNorm, in opmath.
+//! Softmax, RMSNorm and LayerNorm, in opmath.
 
-use super::{Call, EvalError, element::decode, strides::Offsets, values::cast};
+use super::{
+    Call, EvalError,
+    element::{Work, decode, encode},
+    strides::Offsets,
+    values::cast,
+};
 use crate::{
-    DType, Tensor,
-    ops::{RmsNorm, Softmax, pointwise::Real},
+    DType, Tensor, moments,
+    ops::{LayerNorm, RmsNorm, Softmax, pointwise::Real},
 };
 
 /// Softmax (or its logarithm) of one line, shifted by its maximum.
@@ -36,12 +41,12 @@ pub(super) fn softmax(op: &Softmax, call: &Call<'_>) -> Result<Tensor, EvalError
         DType::F64 => {
             let mut values = decode::<f64>(&x).into_owned();
             lines(&mut values, x.shape(), op);
-            super::element::encode(op.dtype, call.shape(), &values)
+            encode(op.dtype, call.shape(), &values)
         }
         _ => {
             let mut values = decode::<f32>(&x).into_owned();
             lines(&mut values, x.shape(), op);
-            super::element::encode(op.dtype, call.shape(), &values)
+            encode(op.dtype, call.shape(), &values)
         }
     }
 }
@@ -57,5 +62,36 @@ pub(super) fn rms_norm(op: &RmsNorm, call: &Call<'_>) -> Result<Tensor, EvalErro
         let scale = 1.0 / (mean + op.eps.as_f64()).sqrt();
         out.extend(row.iter().enumerate().map(|(i, x)| x * scale * weight.as_ref().map_or(1.0, |w| w[i])));
     }
-    super::element::encode(op.dtype, call.shape(), &out)
+    encode(op.dtype, call.shape(), &out)
+}
+
+pub(super) fn layer_norm(op: &LayerNorm, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
+    fn rows<T: Real + Work>(op: &LayerNorm, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
+        let x = call.tensor(0)?;
+        let [weight, bias] = [1, 2].map(|i| call.optional(i).map(decode::<T>));
+        let mut values = decode::<T>(x).into_owned();
+        let width = x.shape().last().copied().unwrap_or(1);
+        let rows = x.shape().iter().rev().skip(1).product();
+        let mut statistics = [Vec::with_capacity(rows), Vec::with_capacity(rows)];
+        for i in 0..rows {
+            let row = &mut values[i * width..(i + 1) * width];
+            let (mean, scale) = moments::standardization(row, op.eps.as_f64());
+            row.iter_mut().for_each(|x| *x = (*x - mean) * scale);
+            if let Some(weight) = &weight {
+                row.iter_mut().zip(&**weight).for_each(|(x, &w)| *x = *x * w);
+            }
+            if let Some(bias) = &bias {
+                row.iter_mut().zip(&**bias).for_each(|(x, &b)| *x = *x + b);
+            }
+            statistics[0].push(mean);
+            statistics[1].push(scale);
+        }
+        let [means, scales] = statistics;
+        let statistic = |values: &[T]| encode(x.dtype().opmath(), &call.shapes[1], values);
+        Ok(vec![encode(op.dtype, call.shape(), &values)?, statistic(&means)?, statistic(&scales)?])
+    }
+    match call.tensor(0)?.dtype() {
+        DType::F64 => rows::<f64>(op, call),
+        _ => rows::<f32>(op, call),
+    }
 }

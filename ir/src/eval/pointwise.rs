@@ -80,9 +80,6 @@ fn integers(op: Pointwise, dtype: DType, args: &[&[i64]]) -> Result<Values<'stat
         Pointwise::FloorDiv | Pointwise::TruncDiv | Pointwise::Remainder | Pointwise::Fmod => {
             EvalError::Data(format!("{}: integer division by zero", op.name()))
         }
-        Pointwise::Pow => {
-            EvalError::Data("pow: integers to negative integer powers are not allowed: cast to a float first".into())
-        }
         _ => EvalError::Unsupported { op: op.name(), dtype },
     })
 }
@@ -126,6 +123,17 @@ fn complex(op: Pointwise, args: &[&[Complex64]]) -> Result<Values<'static>, Eval
         Pow => Box::new(|x, y, _| if y == Complex64::ZERO { Complex64::ONE } else { x.powc(y) }),
         Conj => Box::new(|x, _, _| x.conj()),
         Tan => Box::new(|x, _, _| x.tan()),
+        Asin => Box::new(|x, _, _| x.asin()),
+        Acos => Box::new(|x, _, _| x.acos()),
+        Atan => Box::new(|x, _, _| x.atan()),
+        Asinh => Box::new(|x, _, _| x.asinh()),
+        Acosh => Box::new(|x, _, _| x.acosh()),
+        Atanh => Box::new(|x, _, _| x.atanh()),
+        Exp2 => Box::new(|x, _, _| (x * std::f64::consts::LN_2).exp()),
+        Expm1 => Box::new(|x, _, _| x.exp() - 1.0),
+        Log10 => Box::new(|x, _, _| x.ln() / std::f64::consts::LN_10),
+        Log1p => Box::new(|x, _, _| (x + 1.0).ln()),
+        Sign => Box::new(|x, _, _| if x == Complex64::ZERO { x } else { x / x.norm() }),
         Sinh => Box::new(|x, _, _| x.sinh()),
         Cosh => Box::new(|x, _, _| x.cosh()),
         Exp => Box::new(|x, _, _| x.exp()),

@@ -179,7 +179,8 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
     })
 }
 
-/// Products, in the dtype itself: PyTorch's CPU kernel rounds after every factor, halves too, unlike its sums.
+/// Products, in the dtype itself: PyTorch's CPU kernel rounds after every factor, halves too, unlike its sums. Its GPU kernels round once,
+/// and so do ours.
 fn products<W: Fold>(groups: &Groups, x: &[W], dtype: DType) -> Result<Vec<W>, EvalError> {
     if dtype == dtype.opmath() {
         return Ok(groups.each(x, |items| items.iter().fold(W::of_int(1), |product, &x| W::times(product, x))));

@@ -8,7 +8,7 @@
 use super::number;
 use crate::{
     DType, Dim, Graph, GraphError, Op, Operand, Value,
-    ops::{Axes, Bitcast, Cat, IndexPut, Iota, Permute, Pointwise, Reshape, Slice},
+    ops::{Axes, Bitcast, Cat, Index, IndexPut, Iota, Permute, Pointwise, Reshape, Slice},
 };
 use smallvec::SmallVec;
 
@@ -27,11 +27,27 @@ pub struct Aliases {
 #[derive(Debug)]
 struct Alias {
     storage: usize,
-    /// The alias it is a view of, and by which op; `None` for the storage itself.
-    view_of: Option<(AliasId, Op)>,
+    /// What it is a view of; `None` for the storage itself.
+    view_of: Option<View>,
     /// What it shows, as of this many writes to the storage.
     value: Value,
     version: u32,
+}
+
+/// How an alias shows another: an op of it, and of index tensors where it picks elements.
+#[derive(Clone, Debug)]
+struct View {
+    of: AliasId,
+    op: Op,
+    indices: SmallVec<[Value; 2]>,
+}
+
+impl View {
+    /// What it shows of `source`.
+    fn apply(&self, graph: &mut Graph, source: Value, hint: &str) -> Result<Value, GraphError> {
+        let operands = std::iter::once(source).chain(self.indices.iter().copied()).map(Operand::from);
+        Ok(graph.add_call(hint, self.op.clone(), operands)?.into())
+    }
 }
 
 /// Why a write does not reach its storage.
@@ -64,10 +80,31 @@ impl Aliases {
 
     /// A view of `of` by the view op `op`; new nodes are called after `hint`.
     pub fn view(&mut self, graph: &mut Graph, of: AliasId, op: Op, hint: &str) -> Result<AliasId, GraphError> {
-        let source = self.read(graph, of, hint)?;
-        let node = graph.add_call(hint, op.clone(), [source.into()])?;
-        let (storage, version) = (self.get(of).storage, self.storages[self.get(of).storage]);
-        Ok(self.push(Alias { storage, view_of: Some((of, op)), value: node.into(), version }))
+        self.view_by(graph, View { of, op, indices: SmallVec::new() }, hint)
+    }
+
+    /// A view of some elements of `of`, such as a diagonal or overlapping windows: those at `indices` along `axes`.
+    pub fn picked(
+        &mut self,
+        graph: &mut Graph,
+        of: AliasId,
+        axes: Axes,
+        indices: &[Value],
+        hint: &str,
+    ) -> Result<AliasId, GraphError> {
+        self.view_by(graph, View { of, op: Index { axes }.into(), indices: indices.into() }, hint)
+    }
+
+    fn view_by(&mut self, graph: &mut Graph, view: View, hint: &str) -> Result<AliasId, GraphError> {
+        let source = self.read(graph, view.of, hint)?;
+        let value = view.apply(graph, source, hint)?;
+        let (storage, version) = (self.get(view.of).storage, self.storages[self.get(view.of).storage]);
+        Ok(self.push(Alias { storage, view_of: Some(view), value, version }))
+    }
+
+    /// Notes another form of what the alias shows now, of the same type and the same values.
+    pub fn show(&mut self, id: AliasId, value: Value) {
+        self.aliases[id.0 as usize].value = value;
     }
 
     /// What the alias shows now.
@@ -76,14 +113,14 @@ impl Aliases {
         let mut stale = Vec::new();
         let mut at = id;
         while self.get(at).version != current {
-            let Some((of, _)) = &self.get(at).view_of else { break };
+            let Some(view) = &self.get(at).view_of else { break };
             stale.push(at);
-            at = *of;
+            at = view.of;
         }
         let mut value = self.get(at).value;
         for id in stale.into_iter().rev() {
-            let Some((_, op)) = &self.get(id).view_of else { continue };
-            value = graph.add_call(&format!("{hint}.view"), op.clone(), [value.into()])?.into();
+            let Some(view) = &self.get(id).view_of else { continue };
+            value = view.apply(graph, value, &format!("{hint}.view"))?;
             let alias = &mut self.aliases[id.0 as usize];
             (alias.value, alias.version) = (value, current);
         }
@@ -94,14 +131,14 @@ impl Aliases {
     pub fn write(&mut self, graph: &mut Graph, id: AliasId, value: Value, hint: &str) -> Result<(), WriteError> {
         // The chain up to the storage is read before anything changes.
         let mut chain: SmallVec<[AliasId; 4]> = SmallVec::from_iter([id]);
-        while let Some((of, _)) = &self.get(chain[chain.len() - 1]).view_of {
-            chain.push(*of);
+        while let Some(view) = &self.get(chain[chain.len() - 1]).view_of {
+            chain.push(view.of);
         }
         let mut contents: SmallVec<[Value; 4]> = SmallVec::from_iter([value]);
         for pair in chain.windows(2) {
             let before = self.read(graph, pair[1], hint)?;
-            let Some((_, op)) = &self.get(pair[0]).view_of else { continue };
-            contents.push(undo(graph, op, before, contents[contents.len() - 1], hint)?);
+            let Some(view) = &self.get(pair[0]).view_of else { continue };
+            contents.push(undo(graph, view, before, contents[contents.len() - 1], hint)?);
         }
         let storage = self.get(id).storage;
         self.storages[storage] += 1;
@@ -118,9 +155,9 @@ impl Aliases {
     }
 }
 
-/// What a tensor holds after its view by `op` has been overwritten with `value`; `before` is what it held.
-fn undo(graph: &mut Graph, op: &Op, before: Value, value: Value, hint: &str) -> Result<Value, WriteError> {
-    match op {
+/// What a tensor holds after its view has been overwritten with `value`; `before` is what it held.
+fn undo(graph: &mut Graph, view: &View, before: Value, value: Value, hint: &str) -> Result<Value, WriteError> {
+    match &view.op {
         Op::Reshape(_) => {
             let shape = graph.ty(before).shape.clone();
             Ok(graph.add_call(&format!("{hint}.back"), Reshape { shape }.into(), [value.into()])?.into())
@@ -137,6 +174,11 @@ fn undo(graph: &mut Graph, op: &Op, before: Value, value: Value, hint: &str) -> 
             Ok(graph.add_call(&format!("{hint}.back"), Bitcast { dtype }.into(), [value.into()])?.into())
         }
         Op::Slice(slice) => Ok(overwrite_slice(graph, before, slice, value, hint)?),
+        Op::Index(Index { axes }) => {
+            let put = IndexPut { axes: axes.clone(), accumulate: false };
+            let operands = [before, value].into_iter().chain(view.indices.iter().copied()).map(Operand::from);
+            Ok(graph.add_call(&format!("{hint}.written"), put.into(), operands)?.into())
+        }
         Op::Expand(_) => Err(WriteError::Broadcast),
         other => Err(WriteError::NoView(other.name())),
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     DType, Dim, GraphError, Op, Operand, Scalar, Shape, TensorType, Value,
-    ops::{Axes, Cast, Expand, InferError},
+    ops::{Axes, Cast, Expand, InferError, Reshape},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -224,10 +224,15 @@ impl<'a> Call<'_, 'a> {
             Argument::Tensor(_) => self.tensor(name).map(Operand::from),
             Argument::SymInt(symbol) => {
                 let dim = self.named_dim(symbol)?;
-                Ok(number::of_dim(&mut self.translator.graph, &dim, &self.name)?)
+                self.size(&dim)
             }
             _ => self.scalar(name).map(Operand::from),
         }
+    }
+
+    /// A size as an operand: a number, or a 0-d tensor where it is dynamic.
+    pub fn size(&mut self, dim: &Dim) -> Built<Operand> {
+        Ok(number::of_dim(&mut self.translator.graph, dim, &self.name)?)
     }
 
     /// An integer that may be symbolic, if one is given.
@@ -279,6 +284,15 @@ impl<'a> Call<'_, 'a> {
             Argument::Int(value) => Ok(*value != 0),
             Argument::None => Ok(false),
             other => wrong(name, "true or false", other),
+        }
+    }
+
+    /// A list of truth values; empty for none.
+    pub fn flags(&self, name: &str) -> Built<Vec<bool>> {
+        match self.argument(name)? {
+            Argument::Bools(list) => Ok(list.clone()),
+            Argument::None => Ok(Vec::new()),
+            other => wrong(name, "a list of truth values", other),
         }
     }
 
@@ -377,12 +391,27 @@ impl<'a> Call<'_, 'a> {
         Ok(self.translator.aliases.view(&mut self.translator.graph, of, op, &hint)?)
     }
 
+    /// A view of the elements at `indices` along `axes`.
+    pub fn picked(&mut self, of: AliasId, axes: &[usize], indices: &[Value]) -> Built<AliasId> {
+        let hint = format!("{}.picked", self.name);
+        let axes = axes.iter().copied().collect();
+        Ok(self.translator.aliases.picked(&mut self.translator.graph, of, axes, indices, &hint)?)
+    }
+
     /// Conversion; nothing where the dtype is right already.
     pub fn cast(&mut self, value: Value, dtype: DType) -> Built<Value> {
         if self.ty(value).dtype == dtype {
             return Ok(value);
         }
         self.op(Cast { dtype }, [value.into()])
+    }
+
+    /// A 0-d tensor as a vector of one element, as which PyTorch counts it along a dim; others as they are.
+    pub fn lines(&mut self, value: Value) -> Built<Value> {
+        match self.ty(value).rank() {
+            0 => self.op(Reshape { shape: Shape::from_iter([Dim::from(1)]) }, [value.into()]),
+            _ => Ok(value),
+        }
     }
 
     /// Broadcasting; nothing where the shape is right already.

@@ -11,6 +11,8 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Largest number tried as a divisor.
 const LARGEST: i64 = 64;
+/// Values that conditions are tried on: what holds from some number to the last of these is no bound.
+const SAMPLES: i64 = 1024;
 /// Conditions longer than this are not looked at.
 const LENGTH: usize = 4096;
 
@@ -33,25 +35,57 @@ pub fn multiples(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc
     replaced
 }
 
-/// The symbol and the number of which a condition makes it a multiple: it is an equation that holds exactly at the multiples.
-fn multiple(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, i64)> {
+/// Narrows the ranges by conditions on one symbol, such as `8 >= L['ids'].size()[1]`: those that hold exactly from one number to
+/// another. `torch.export` keeps such conditions beside wider ranges, and has simplified sizes by them.
+pub fn narrow(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc<str>, SymbolRange>) {
+    for guard in guards.iter().filter(|guard| guard.len() <= LENGTH) {
+        let Some((symbol, holds)) = truths(guard, graph, ranges) else { continue };
+        let (Some(first), Some(last)) = (holds.iter().position(|&h| h), holds.iter().rposition(|&h| h)) else { continue };
+        if last + 1 == holds.len() || !holds[first..=last].iter().all(|&h| h) {
+            continue;
+        }
+        if let Some(range) = ranges.get_mut(&symbol) {
+            let (first, last) = (first as i64 + 1, last as i64 + 1);
+            range.min = range.min.max(first);
+            range.max = Some(range.max.map_or(last, |max| max.min(last)));
+        }
+    }
+}
+
+/// Where a comparison of dims of one symbol holds, for the symbol's values from 1 on.
+fn truths(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, Vec<bool>)> {
     let mut parser = Parser { rest: guard, graph };
     let left = parser.sum(0)?;
-    parser.accept("==").then_some(())?;
+    let comparisons: [(&str, fn(i64, i64) -> bool); 6] = [
+        ("==", |a, b| a == b),
+        ("!=", |a, b| a != b),
+        ("<=", |a, b| a <= b),
+        (">=", |a, b| a >= b),
+        ("<", |a, b| a < b),
+        (">", |a, b| a > b),
+    ];
+    let (_, compare) = comparisons.into_iter().find(|(token, _)| parser.accept(token))?;
     let right = parser.sum(0)?;
     parser.rest.trim().is_empty().then_some(())?;
     let mut symbols = IndexSet::new();
     left.collect_symbols(&mut symbols);
     right.collect_symbols(&mut symbols);
     let symbol = symbols.pop().filter(|symbol| symbols.is_empty() && ranges.contains_key(symbol))?;
-    let holds: Vec<bool> = (1..=4 * LARGEST)
-        .map(|value| {
-            let bindings = Bindings::from([(symbol.clone(), value)]);
-            matches!((left.eval(&bindings), right.eval(&bindings)), (Ok(a), Ok(b)) if a == b)
-        })
-        .collect();
+    let holds = |value: i64| {
+        let bindings = Bindings::from([(symbol.clone(), value)]);
+        matches!((left.eval(&bindings), right.eval(&bindings)), (Ok(a), Ok(b)) if compare(a, b))
+    };
+    Some((symbol.clone(), (1..=SAMPLES).map(holds).collect()))
+}
+
+/// The symbol and the number of which a condition makes it a multiple: it is an equation that holds exactly at the multiples.
+fn multiple(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, i64)> {
+    if !guard.contains("==") {
+        return None;
+    }
+    let (symbol, holds) = truths(guard, graph, ranges)?;
     let exact = |divisor: &i64| holds.iter().zip(1..).all(|(&holds, value)| holds == (value % divisor == 0));
-    Some((symbol.clone(), (2..=LARGEST).find(exact)?))
+    Some((symbol, (2..=LARGEST).find(exact)?))
 }
 
 /// Reads the arithmetic of sizes; gives up on everything else.
@@ -111,6 +145,14 @@ impl<'a> Parser<'a> {
         if self.accept("-") {
             return self.factor(depth + 1).map(|dim| -dim);
         }
+        for (name, of) in [("min(", Dim::min as fn(&Dim, &Dim) -> Dim), ("max(", Dim::max)] {
+            if self.accept(name) {
+                let first = self.sum(depth + 1)?;
+                self.accept(",").then_some(())?;
+                let second = self.sum(depth + 1)?;
+                return self.accept(")").then(|| of(&first, &second));
+            }
+        }
         if self.accept("L['") {
             let (name, rest) = self.rest.split_once("']")?;
             self.rest = rest;
@@ -158,6 +200,25 @@ mod tests {
         assert_eq!(found(&format!("{s} != 1")), None);
         assert_eq!(found("L['x'].size()[0] == 3"), None);
         assert_eq!(found(&"(".repeat(4000)), None);
+    }
+
+    #[test]
+    fn conditions_narrow_ranges() {
+        let size = r#"{"as_expr":{"expr_str":"Symbol('s27', positive=True, integer=True)"}}"#;
+        let json = format!(r#"{{"inputs":[],"outputs":[],"nodes":[],"tensor_values":{{"x":{{"dtype":7,"sizes":[{size}]}}}}}}"#);
+        let graph: GraphJson = serde_json::from_str(&json).unwrap();
+        let narrowed = |guard: &str| {
+            let mut ranges = IndexMap::from([("s27".into(), SymbolRange { min: 2, max: None })]);
+            narrow(&[guard.replace('s', "L['x'].size()[0]")], &graph, &mut ranges);
+            (ranges["s27"].min, ranges["s27"].max)
+        };
+        assert_eq!(narrowed("8 >= s + ((8 + (-1)*(s % 8)) % 8)"), (2, Some(8)));
+        assert_eq!(narrowed("((255 + s) // 256) == 1"), (2, Some(256)));
+        assert_eq!(narrowed("s == min(100, s)"), (2, Some(100)));
+        assert_eq!(narrowed("(s // 8) == 2"), (16, Some(23)));
+        assert_eq!(narrowed("s != 5"), (2, None));
+        assert_eq!(narrowed("s % 4 == 0"), (2, None));
+        assert_eq!(narrowed("s >= 4"), (2, None));
     }
 
     #[test]

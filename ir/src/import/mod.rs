@@ -127,6 +127,7 @@ fn translate(exported: &ExportedProgram, name: &str, weights: &Weights) -> Resul
         let range = SymbolRange { min: range.min_val.unwrap_or(0), max: range.max_val };
         translator.graph.symbols.insert(symbol.as_str().into(), range);
     }
+    guards::narrow(&exported.guards_code, &module.graph, &mut translator.graph.symbols);
     translator.replaced = guards::multiples(&exported.guards_code, &module.graph, &mut translator.graph.symbols);
     let mut scope = Scope::new(&module.graph, "");
     let mutable = signature::inputs(&mut translator, &mut scope, &module.signature, weights)?;

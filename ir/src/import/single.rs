@@ -20,9 +20,11 @@ pub enum Argument {
     /// `Tensor?[]`.
     OptionalInputs(Vec<Option<usize>>),
     Bool(bool),
+    Bools(Vec<bool>),
     Int(i64),
     Ints(Vec<i64>),
     Float(f64),
+    Floats(Vec<f64>),
     Text(String),
     DType(DType),
 }
@@ -41,9 +43,11 @@ impl Argument {
                 schema::Argument::OptionalTensors(list.into_iter().map(|at| at.map(input_name)).collect())
             }
             Argument::Bool(value) => schema::Argument::Bool(value),
+            Argument::Bools(list) => schema::Argument::Bools(list),
             Argument::Int(value) => schema::Argument::Int(value),
             Argument::Ints(list) => schema::Argument::Ints(list),
             Argument::Float(value) => schema::Argument::Float(value),
+            Argument::Floats(list) => schema::Argument::Floats(list),
             Argument::Text(text) => schema::Argument::Str(text),
             Argument::DType(dtype) => schema::Argument::DType(dtype.export_code()),
         }

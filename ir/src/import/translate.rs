@@ -8,6 +8,7 @@ use super::{
     schema::{Argument, GraphJson, NodeJson, SymInt, SymIntArgument, TensorMeta},
     srepr,
 };
+use crate::dim::bounds::simplified;
 use crate::{Bindings, DType, Dim, Graph, NodeId, SymbolRange, TensorType, Value};
 use indexmap::IndexMap;
 use std::{collections::HashMap, sync::Arc};
@@ -85,8 +86,14 @@ impl<'a> Translator<'a> {
             text: text.chars().take(200).collect(),
             why,
         })?;
+        let dim = self.simplified(&dim);
         self.expressions.insert(text, dim.clone());
         Ok(dim)
+    }
+
+    /// The dim in the form that the ranges of its symbols allow, so that equal ones compare equal.
+    pub fn simplified(&self, dim: &Dim) -> Dim {
+        simplified(dim, &self.graph.symbols)
     }
 
     /// The type that the archive declares for `name`, if it does.

@@ -6,6 +6,7 @@
 mod attr;
 pub mod convolution;
 mod cost;
+mod functions;
 pub mod infer;
 pub mod pointwise;
 mod route;

@@ -1,6 +1,9 @@
 //! The table of elementwise ops: one line each, with arithmetic for the evaluator and a CUDA expression for codegen.
 
-use super::{InferError, OpDef, OperandType, Types};
+use super::{
+    InferError, OpDef, OperandType, Types,
+    functions::{digamma, erfinv},
+};
 use num_traits::Float;
 use serde::{Deserialize, Serialize};
 
@@ -257,6 +260,27 @@ fn int_result(value: impl IntoInt) -> Option<i64> {
     value.int()
 }
 
+/// A negative power of an integer is 0 unless the base is 1 or -1 (`powi`, aten/src/ATen/native/Pow.h).
+fn int_power(x: i64, y: i64) -> i64 {
+    if y < 0 {
+        return match x {
+            1 => 1,
+            -1 if y % 2 == 0 => 1,
+            -1 => -1,
+            _ => 0,
+        };
+    }
+    let (mut result, mut base, mut left) = (1i64, x, y);
+    while left > 0 {
+        if left % 2 == 1 {
+            result = result.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        left /= 2;
+    }
+    result
+}
+
 /// Shifts outside of the width leave nothing, as in aten/src/ATen/native/cpu/BinaryOpsKernel.cpp.
 fn shift_left(x: i64, by: i64) -> i64 {
     if (0..64).contains(&by) { x << by } else { 0 }
@@ -345,6 +369,8 @@ pointwise! {
     Exp2 "exp2" (x) Float real x.exp2(); int NoInt; cuda "exp2_({0})"; doc "`2ˣ`."
     Log10 "log10" (x) Float real x.log10(); int NoInt; cuda "log10_({0})"; doc "Logarithm to base 10."
     Erfc "erfc" (x) Float real x.erfc(); int NoInt; cuda "erfc_({0})"; doc "`1 - erf(x)`, also where that cancels."
+    Erfinv "erfinv" (x) Float real erfinv(x); int NoInt; cuda "erfinv_({0})"; doc "The number whose error function is x."
+    Digamma "digamma" (x) Float real digamma(x); int NoInt; cuda "digamma_({0})"; doc "The derivative of `log Γ(x)`."
     Lgamma "lgamma" (x) Float real x.lgamma(); int NoInt; cuda "lgamma_({0})"; doc "`log |Γ(x)|`."
     Conj "conj" (x) Promote real x; int x; cuda "({0})"; doc "Complex conjugate; real numbers are their own."
     SignBit "signbit" (x) Compare real Truth(x.is_sign_negative()); int x < 0; cuda "signbit_({0})"; doc "True for negative numbers, minus zero among them."
@@ -368,7 +394,7 @@ pointwise! {
     TruncDiv "trunc_divide" (x, y) Promote real (x / y).trunc(); int x.checked_div(y); cuda "trunc_div_({0}, {1})"; doc "Division rounding toward zero."
     Remainder "remainder" (x, y) Promote real remainder_real(x, y); int floor_div_int(x, y).map(|q| x.wrapping_sub(q.wrapping_mul(y))); cuda "remainder_({0}, {1})"; doc "Remainder with the divisor's sign."
     Fmod "fmod" (x, y) Promote real x % y; int x.checked_rem(y); cuda "fmod_({0}, {1})"; doc "Remainder with the dividend's sign."
-    Pow "pow" (x, y) Promote real x.powf(y); int u32::try_from(y).ok().map(|n| x.wrapping_pow(n)); cuda "pow_({0}, {1})"; doc "`xʸ`."
+    Pow "pow" (x, y) Promote real x.powf(y); int int_power(x, y); cuda "pow_({0}, {1})"; doc "`xʸ`."
     Maximum "maximum" (x, y) Promote real max_real(x, y); int x.max(y); cuda "max_({0}, {1})"; doc "The larger; NaN wins."
     Minimum "minimum" (x, y) Promote real min_real(x, y); int x.min(y); cuda "min_({0}, {1})"; doc "The smaller; NaN wins."
     Eq "eq" (x, y) Compare real Truth(x == y); int x == y; cuda "({0} == {1})"; doc "`x = y`."

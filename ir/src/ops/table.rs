@@ -217,6 +217,9 @@ ops! {
     Softmax "softmax" ("x") Kernel { dim: usize, log: bool, dtype: DType };
     /// `x / sqrt(mean(x²) + eps) · weight` over the last dim (RMSNorm, Zhang & Sennrich 2019); `dtype` is that of the result.
     RmsNorm "rms_norm" ("x", "weight?") Kernel { eps: Scalar, dtype: DType };
+    /// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last dim, then each row's mean and `1 / sqrt(variance + eps)`, dims kept
+    /// and in opmath (`native_layer_norm`); `dtype` is that of the first result.
+    LayerNorm "layer_norm" ("x", "weight?", "bias?") Kernel { eps: Scalar, dtype: DType };
 
     /// `a[…, M, K] · b[…, K, N]`, leading dims broadcast (`matmul`, `mm`, `bmm`, `linear`).
     MatMul "matmul" ("a", "b") Kernel {};
@@ -280,5 +283,6 @@ ops! {
         { score: RouteScore, scores: DType, k: usize, groups: Axes, masked: Scalar, gathered: bool, weigh: Arc<Program> };
     /// A mixture-of-experts block: for token t and j < k, `down(program(gate(x[t]), up(x[t])))` by the matrices of expert `ids[t, j]`, summed with
     /// `weights[t, j]`. Shapes: x [T, H], gate and up [E, I, H], down [E, H, I], biases [E, ·], ids and weights [T, k]. Ids of E or more add nothing.
-    Moe "moe" ("x", "gate", "gate_bias?", "up", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };
+    /// Without `up` the program is an activation of the gate alone.
+    Moe "moe" ("x", "gate", "gate_bias?", "up?", "up_bias?", "down", "down_bias?", "ids", "weights") Kernel { program: Arc<Program>, dtype: DType };
 }

@@ -108,6 +108,7 @@ fn reductions(b: &mut Builder, x: Operand) {
     b.call(Softmax { dim: 1, log: true, dtype: DType::F32 }, &[x]);
     b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: DType::F32 }, &[x, row]);
     b.call(RmsNorm { eps: Scalar::Int(0), dtype: DType::F16 }, &[x, Operand::None]);
+    b.call(LayerNorm { eps: Scalar::Float(1e-5), dtype: DType::Bf16 }, &[x, Operand::None, row]);
 }
 
 fn products(b: &mut Builder, x: Operand, ids: Operand) {

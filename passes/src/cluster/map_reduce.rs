@@ -41,12 +41,26 @@ pub(crate) fn group(partition: &mut Partition<'_>, context: &Context<'_>) {
     }
 }
 
-/// Reductions of one value over the same dims, as far as none depends on another.
+/// What a reduced value is computed from element by element, by ops that nothing else reads.
+fn source(graph: &Graph, x: Value) -> Value {
+    let mut at = x;
+    while is_pointwise(graph, at.node) {
+        let mut values = graph.node(at.node).operands.iter().filter_map(|o| o.value());
+        let Some(first) = values.next().filter(|&first| graph.ty(first).shape == graph.ty(x).shape) else { break };
+        if values.any(|other| other != first) || graph.users(at.node).len() > 1 {
+            break;
+        }
+        at = first;
+    }
+    at
+}
+
+/// Reductions of one value, or of pointwise functions of it, over the same dims, as far as none depends on another.
 fn siblings(partition: &Partition<'_>) -> Vec<Vec<NodeId>> {
     let mut sets: IndexMap<(Value, Axes, bool), Vec<NodeId>> = IndexMap::new();
     for &id in &partition.order {
         if let Some((Reduce { dims, keepdim, .. }, x)) = reduction(partition.graph, id) {
-            let set = sets.entry((x, dims.clone(), *keepdim)).or_default();
+            let set = sets.entry((source(partition.graph, x), dims.clone(), *keepdim)).or_default();
             set.push(id);
             if !partition.is_convex(set) {
                 set.pop();

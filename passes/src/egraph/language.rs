@@ -162,11 +162,7 @@ fn leaf(word: &str) -> Option<Head> {
         "axes" => Attr::Axes(text.split(',').map(|axis| axis.parse().ok()).collect::<Option<_>>()?),
         "dtype" => Attr::DType(DType::from_name(text)?),
         "score" => Attr::Score(RouteScore::from_name(text)?),
-        "reduce" => Attr::Reduce(match text {
-            "sum" => ReduceKind::Sum,
-            "mean" => ReduceKind::Mean,
-            _ => return None,
-        }),
+        "reduce" => Attr::Reduce(ReduceKind::from_name(text)?),
         _ => return None,
     }))
 }

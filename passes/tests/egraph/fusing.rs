@@ -1,6 +1,10 @@
 //! Every dress of a block becomes the same few nodes.
 
-use crate::blocks::{Dress, MIXTRAL, Variant, block, dense, experts_only};
+use crate::{
+    blocks::{Dress, MIXTRAL, Sizes, Variant, block, dense, experts_only},
+    routers::{ROUTERS, routed},
+    single::graphs,
+};
 use eglu_ir::{
     DType, Graph, NodeKind, Operand,
     ops::Pointwise,
@@ -113,6 +117,32 @@ fn dense_layers_become_one_unit() {
             let (fused, report) = fused(&dense(DType::Bf16, act, one_weight, biased));
             assert_eq!(count(&fused, "dense_glu"), 1, "{act:?} {one_weight} {biased} {:#?} {:#?}", text(&fused), report.refused);
             assert_eq!(count(&fused, "matmul"), 1);
+        }
+    }
+}
+
+#[test]
+fn experts_of_any_activation_behind_any_router_are_one_block() {
+    for router in ROUTERS {
+        let (fused, report) = fused(&routed(Sizes { e: 6, ..MIXTRAL.sizes }, router));
+        let left = ops(&fused);
+        let kernels: Vec<&String> = left.iter().filter(|op| !["reshape", "permute", "slice"].contains(&op.as_str())).collect();
+        assert_eq!(kernels, ["matmul", "route", "moe"], "{router:?} {:#?}\n{:#?}", text(&fused), report.refused);
+    }
+}
+
+#[test]
+fn norms_and_softmax_by_parts_are_one_kernel_each() {
+    for (name, op) in
+        [("layer-norm", "layer_norm"), ("norm-by-root", "rms_norm"), ("softmax-by-parts", "softmax"), ("columns", "dense_glu")]
+    {
+        let graphs: Vec<Graph> = graphs(8, MIXTRAL.sizes).into_iter().filter(|graph| graph.name == name).collect();
+        assert!(!graphs.is_empty(), "{name}");
+        for graph in graphs {
+            let (fused, report) = fused(&graph);
+            let left: Vec<String> = ops(&fused);
+            let kernels: Vec<&String> = left.iter().filter(|op| !["permute", "slice"].contains(&op.as_str())).collect();
+            assert_eq!(kernels, [op], "{:#?}\n{:#?}", text(&fused), report.refused);
         }
     }
 }

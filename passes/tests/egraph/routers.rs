@@ -27,6 +27,17 @@ pub enum Total {
     SumOrBound,
 }
 
+/// What experts compute between their products.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// `silu(gate) · up`.
+    Silu,
+    /// `relu(gate)²`, without up (Nemotron-H).
+    SquaredRelu,
+    /// `silu(min(gate, l)) · clamp(up, -l, l)`.
+    ClampedSilu,
+}
+
 /// A router; experts are in two groups where there are any.
 #[derive(Clone, Copy, Debug)]
 pub struct Router {
@@ -46,6 +57,8 @@ pub struct Router {
     pub inverted: bool,
     /// The weights are picked from the logits.
     pub foreign: bool,
+    /// What is behind it.
+    pub unit: Unit,
 }
 
 pub const PLAIN: Router = Router {
@@ -59,6 +72,7 @@ pub const PLAIN: Router = Router {
     rounded: false,
     inverted: false,
     foreign: false,
+    unit: Unit::Silu,
 };
 
 /// DeepSeek-V3's.
@@ -73,7 +87,10 @@ pub const DEEPSEEK: Router = Router {
 };
 
 /// Routers that together need every rule; models' own among them.
-pub const ROUTERS: [Router; 12] = [
+pub const ROUTERS: [Router; 15] = [
+    Router { unit: Unit::SquaredRelu, ..DEEPSEEK },
+    Router { unit: Unit::ClampedSilu, ..PLAIN },
+    Router { unit: Unit::SquaredRelu, dtype: DType::Bf16, ..PLAIN },
     PLAIN,
     DEEPSEEK,
     // Mixtral, Qwen3-MoE, GLM-4 without groups, Ernie 4.5, LFM2, Mistral 4, DeepSeek-V2.
@@ -121,9 +138,25 @@ fn experts(b: &mut Builder, Sizes { t, k, e, h, i }: Sizes, router: Router, rows
         let y = b.matmul(picked, column);
         b.reshape(y, &[t * k, n])
     };
-    let (gate, up) = (product(b, rows, "gate", i, h), product(b, rows, "up", i, h));
-    let act = b.unary(Pointwise::Silu, gate);
-    let gated = b.mul(act, up);
+    let gate = product(b, rows, "gate", i, h);
+    let gated = match router.unit {
+        Unit::SquaredRelu => {
+            let act = b.unary(Pointwise::Relu, gate);
+            b.mul(act, act)
+        }
+        Unit::Silu => {
+            let up = product(b, rows, "up", i, h);
+            let act = b.unary(Pointwise::Silu, gate);
+            b.mul(act, up)
+        }
+        Unit::ClampedSilu => {
+            let up = product(b, rows, "up", i, h);
+            let (gate, up) = (b.clamp(gate, None, float(0.5)), b.clamp(up, Some(float(-0.5)), float(0.5)));
+            let act = b.unary(Pointwise::Silu, gate);
+            let up = b.add(up, float(0.25));
+            b.mul(up, act)
+        }
+    };
     let y = product(b, gated, "down", h, i);
     let weights = b.reshape(weights, &[t * k, 1]);
     let y = b.mul(y, weights);

@@ -7,7 +7,7 @@ use crate::{
 };
 use eglu_ir::{
     DType, Graph, OpCode, Operand, Scalar, Value,
-    ops::{Cat, Expand, Glu, Pointwise, RmsNorm, TypeRule},
+    ops::{Axes, Cat, Expand, Glu, Pointwise, Reduce, ReduceKind, RmsNorm, TypeRule},
     program::{InstrOp, Program, Ref},
 };
 
@@ -112,6 +112,88 @@ pub fn norm(rows: i64, dtype: DType, power: bool, mirrored: bool) -> Graph {
     })
 }
 
+/// `(x - mean) / √(mean((x - mean)²) + ε)`, widened and rounded, with a weight and a bias; mirrored, the mean is that of the row before it is
+/// widened.
+fn layer_norm(rows: i64, dtype: DType, mirrored: bool) -> Graph {
+    graph(rows, "layer-norm", dtype, |b, narrow| {
+        let wide = |b: &mut Builder, value: Value| if dtype == DType::F32 { value } else { b.cast(value, DType::F32) };
+        let x = wide(b, narrow);
+        let mean = b.mean(if mirrored { narrow } else { x }, 1, DType::F32);
+        let centered = b.call(Pointwise::Sub, &[x.into(), mean.into()]);
+        let square = b.mul(centered, centered);
+        let variance = b.mean(square, 1, DType::F32);
+        let shifted = b.add(variance, float(1e-3));
+        let scale = b.unary(Pointwise::Rsqrt, shifted);
+        let normal = b.mul(centered, scale);
+        let [w, bias] = ["w", "bias"].map(|name| b.weight(name, dtype, &[4]));
+        let (w, bias) = (wide(b, w), wide(b, bias));
+        let weighted = if mirrored { b.mul(normal, w) } else { b.mul(w, normal) };
+        let out = if mirrored { b.add(weighted, bias) } else { b.add(bias, weighted) };
+        if dtype == DType::F32 { out } else { b.cast(out, dtype) }
+    })
+}
+
+/// How the root of a norm is written.
+#[derive(Clone, Copy)]
+enum Root {
+    Divided,
+    Power,
+    Reciprocal,
+}
+
+/// `x / √(Σx² / n + ε)` with the root in other spellings.
+fn norm_by_root(rows: i64, root: Root) -> Graph {
+    graph(rows, "norm-by-root", DType::F32, |b, x| {
+        let square = b.mul(x, x);
+        let sum = b.sum(square, 1, true, DType::F32);
+        let mean = b.call(Pointwise::Div, &[sum.into(), int(4)]);
+        let shifted = b.add(mean, float(1e-5));
+        match root {
+            Root::Power => {
+                let scale = b.call(Pointwise::Pow, &[shifted.into(), float(-0.5)]);
+                b.mul(x, scale)
+            }
+            Root::Divided => {
+                let root = b.unary(Pointwise::Sqrt, shifted);
+                b.call(Pointwise::Div, &[x.into(), root.into()])
+            }
+            Root::Reciprocal => {
+                let root = b.unary(Pointwise::Sqrt, shifted);
+                let scale = b.unary(Pointwise::Reciprocal, root);
+                b.mul(x, scale)
+            }
+        }
+    })
+}
+
+/// Softmax or its logarithm by parts.
+fn softmax_by_parts(rows: i64, log: bool) -> Graph {
+    graph(rows, "softmax-by-parts", DType::F32, |b, x| {
+        let max = Reduce { kind: ReduceKind::Amax, dims: Axes::from_slice(&[1]), keepdim: true, dtype: DType::F32 };
+        let max = b.call(max, &[x.into()]);
+        let shifted = b.call(Pointwise::Sub, &[x.into(), max.into()]);
+        let exp = b.unary(Pointwise::Exp, shifted);
+        let sum = b.sum(exp, 1, true, DType::F32);
+        if log {
+            let log = b.unary(Pointwise::Log, sum);
+            return b.call(Pointwise::Sub, &[shifted.into(), log.into()]);
+        }
+        b.call(Pointwise::Div, &[exp.into(), sum.into()])
+    })
+}
+
+/// Gate and up as chunks or as lanes of one product by a matrix `[K, 2N]`.
+fn columns(rows: i64, interleaved: bool) -> Graph {
+    graph(rows, "columns", DType::F32, |b, x| {
+        let w = b.weight("w", DType::F32, &[4, 10]);
+        let y = b.matmul(x, w);
+        let lanes = if interleaved { [((0, 10), 2), ((1, 10), 2)] } else { [((0, 5), 1), ((5, 10), 1)] };
+        let [gate, up] = lanes.map(|(bounds, step)| b.slice(y, 1, bounds, step));
+        let act = b.unary(Pointwise::Silu, gate);
+        b.mul(act, up)
+    })
+}
+
 /// Gating in f32 of 16-bit values; rounded before or after the product.
 fn upcast(rows: i64, act: Pointwise, before: bool) -> Graph {
     graph(rows, "upcast", DType::Bf16, |b, x| {
@@ -179,6 +261,20 @@ fn lanes(sizes: Sizes, neighbours: bool) -> Graph {
     b.graph
 }
 
+/// Gate and up seen as […, 2, …] before they gate, as decomposed linear layers leave them.
+fn gated_views(rows: i64) -> Graph {
+    graph(2 * rows, "gated-views", DType::F32, |b, x| {
+        let lane = |b: &mut Builder, name: &str| {
+            let w = b.weight(name, DType::F32, &[5, 4]);
+            let y = b.linear(x, w);
+            b.reshape(y, &[2, rows, 5])
+        };
+        let (gate, up) = (lane(b, "gate"), lane(b, "up"));
+        let act = b.unary(Pointwise::Silu, gate);
+        b.mul(act, up)
+    })
+}
+
 /// A permutation of the first rows of a longer tensor.
 fn prefix(rows: i64) -> Graph {
     let mut b = Builder::new("prefix");
@@ -203,7 +299,13 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
     for dtype in [DType::F32, DType::Bf16] {
         graphs.extend([silu_by_parts(rows, dtype, false), silu_by_parts(rows, dtype, true)]);
     }
-    graphs.extend([lanes(sizes, false), lanes(sizes, true)]);
+    graphs.extend([lanes(sizes, false), lanes(sizes, true), gated_views(rows)]);
+    graphs.extend([Root::Divided, Root::Power, Root::Reciprocal].map(|root| norm_by_root(rows, root)));
+    graphs.extend([false, true].map(|log| softmax_by_parts(rows, log)));
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([false, true].map(|mirrored| layer_norm(rows, dtype, mirrored)));
+    }
+    graphs.extend([false, true].map(|interleaved| columns(rows, interleaved)));
     let even = Sizes { e: 2 * sizes.e, ..sizes };
     graphs.extend(ROUTERS.map(|router| routed(even, router)));
     let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };

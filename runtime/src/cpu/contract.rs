@@ -5,7 +5,7 @@ use super::{
     call::{Call, Outcome, Source, Taken},
     convert::Class,
     epilogue::{Epilogue, Lane},
-    matrix::{Number, Panel, multiply, ranges, tiling, with_number},
+    matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
     view::{Extents, View},
 };
 use rayon::prelude::*;
@@ -101,7 +101,7 @@ fn run_in<'a, T: Number>(
     let captures: Vec<Source<'a>> = captures.iter().map(|c| Source::new(&c.broadcast(&shape))).collect();
     let (rows, cols) = tiling(m, n, copies);
     let tasks: Vec<(usize, Range<usize>, Range<usize>)> = (0..copies)
-        .flat_map(|copy| ranges(n, cols).flat_map(move |c| ranges(m, rows).map(move |r| (copy, r, c.clone()))))
+        .flat_map(|copy| ranges(n, cols).flat_map(move |c| even_ranges(m, rows).map(move |r| (copy, r, c.clone()))))
         .collect();
     let epilogue = Epilogue { block, captures, outputs: call.shared() };
     let defined = AtomicBool::new(true);
@@ -110,7 +110,7 @@ fn run_in<'a, T: Number>(
         scratch.tiles.resize_with(bs.len(), Vec::new);
         for (b, tile) in bs.iter().zip(&mut scratch.tiles) {
             tile.resize((r.len() * c.len()).max(tile.len()), T::default());
-            multiply(left, Panel::of(&b.get(copy), 0..k, c.clone(), &mut scratch.b), tile, c.len());
+            multiply(left, Panel::of(&b.get(copy), 0..k, c.clone(), &mut scratch.b), tile, c.len(), bs.len() * n);
         }
         let lanes: Vec<Lane<'_, T>> = scratch
             .tiles

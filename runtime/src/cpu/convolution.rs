@@ -76,7 +76,13 @@ fn forward<T: Number>(call: &mut Call<'_>, g: &Geometry, x: &View<'_>, w: &View<
         let mut windows = Vec::new();
         columns(g, source, g.channels, outs.clone(), &mut windows);
         let mut product = vec![T::default(); g.filters * outs.len()];
-        multiply(Panel::dense(filters, g.filters, inner), Panel::dense(&windows, inner, outs.len()), &mut product, outs.len());
+        multiply(
+            Panel::dense(filters, g.filters, inner),
+            Panel::dense(&windows, inner, outs.len()),
+            &mut product,
+            outs.len(),
+            len,
+        );
         for (filter, row) in product.chunks_exact(outs.len()).enumerate() {
             let start = (group * g.filters + filter) * len + outs.start;
             // SAFETY: each task writes its own outputs of its own filters.
@@ -103,7 +109,7 @@ fn of_input<T: Number>(call: &mut Call<'_>, g: &Geometry, grad: &View<'_>, w: &V
             0 => Panel::strided(filters, rows, g.filters, 1, inner),
             _ => Panel::strided(&filters[part.start * taps..], rows, g.filters, 1, inner),
         };
-        multiply(transposed, Panel::dense(output, g.filters, len), &mut windows, len);
+        multiply(transposed, Panel::dense(output, g.filters, len), &mut windows, len, len);
         let mut input = vec![T::default(); part.len() * inputs];
         for tap in 0..taps {
             for out in 0..len {
@@ -137,7 +143,7 @@ fn of_weight<T: Number>(call: &mut Call<'_>, g: &Geometry, x: &View<'_>, grad: &
             let of_group = sample * g.groups + group;
             columns(g, &x[(of_group * g.channels + part.start) * inputs..], part.len(), 0..len, &mut windows);
             let output = Panel::dense(&grad[of_group * g.filters * len..], g.filters, len);
-            multiply(output, Panel::strided(&windows, len, columns_of, 1, len), &mut product, columns_of.max(1));
+            multiply(output, Panel::strided(&windows, len, columns_of, 1, len), &mut product, columns_of.max(1), columns_of);
             sums.iter_mut().zip(&product).for_each(|(sum, &value)| *sum = *sum + value);
         }
         for (filter, row) in sums.chunks_exact(columns_of.max(1)).enumerate() {

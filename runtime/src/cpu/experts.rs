@@ -4,7 +4,7 @@ use super::{
     block::Block,
     call::{Call, Outcome, Source, Taken},
     epilogue::{Epilogue, Lane},
-    matrix::{Number, Panel, multiply, ranges, tiling, with_number},
+    matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
     view::View,
 };
 use rayon::prelude::*;
@@ -49,7 +49,7 @@ impl Groups {
         let mut tasks = Vec::new();
         for (expert, group) in self.ranges.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
             for c in ranges(n, cols) {
-                for r in ranges(group.len(), rows) {
+                for r in even_ranges(group.len(), rows) {
                     tasks.push((expert, group.start + r.start..group.start + r.end, c.clone()));
                 }
             }
@@ -133,7 +133,7 @@ fn grouped<T: Number>(
         |(scratch, tile), (expert, r, c)| {
             tile.resize((r.len() * c.len()).max(tile.len()), T::default());
             let left = Panel::dense(&packed[r.start * k..r.end * k], r.len(), k);
-            multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), scratch), tile, c.len());
+            multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), scratch), tile, c.len(), n);
             let bias = bias.as_ref().map(|bias| &bias[expert * n + c.start..expert * n + c.end]);
             // SAFETY: each row belongs to one expert, and tasks cover disjoint columns. The program is a rounding: always defined.
             unsafe { epilogue.apply(&[Lane { tile, bias }], r, c.len(), |i| groups.rows[i] * n + c.start) };

@@ -47,6 +47,8 @@ pub enum Kernel {
     Softmax(usize, bool),
     /// With this epsilon.
     RmsNorm(f64),
+    /// With this epsilon.
+    LayerNorm(f64),
     /// A convolution or one of its gradients.
     Convolution,
     /// Slices by index.
@@ -99,6 +101,7 @@ impl Kernel {
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
+            Op::LayerNorm(op) => Kernel::LayerNorm(op.eps.as_f64()),
             Op::Convolution(_) | Op::ConvolutionInput(_) | Op::ConvolutionWeight(_) => Kernel::Convolution,
             Op::Index(_) => Kernel::Index,
             Op::Cat(op) => Kernel::Cat(op.dim),
@@ -134,6 +137,7 @@ impl Kernel {
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),
             Kernel::RmsNorm(eps) => rows::rms_norm(call, *eps),
+            Kernel::LayerNorm(eps) => rows::layer_norm(call, *eps),
             Kernel::Convolution => convolution::convolution(call),
             Kernel::Index => match &call.step.op {
                 Op::Index(op) => gather::index(call, &op.axes.clone()),
@@ -182,7 +186,7 @@ fn pointwise_block(op: Pointwise, step: &Step) -> Option<Block> {
 fn reduction(op: &Reduce, from: DType) -> Option<Reduction> {
     use ReduceKind::*;
     if op.kind == Prod && op.dtype != op.dtype.opmath() {
-        // Products of halves are rounded after every factor, as PyTorch's are; the evaluator knows how.
+        // Products of halves are rounded after every factor, as PyTorch's are on a CPU; the evaluator knows how.
         return None;
     }
     let mut prologue = Program::new([from]);

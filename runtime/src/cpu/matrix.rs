@@ -1,7 +1,7 @@
 //! Matrix products of blocks, over the `gemm` crate. Halves are widened block by block and accumulate in f32.
 
 use super::{block::File, convert::Class, dots, vector::Vector, view::View};
-use eglu_ir::DType;
+use eglu_ir::{DType, narrow};
 use std::ops::Range;
 
 /// A type that products are computed in.
@@ -10,6 +10,11 @@ pub trait Number: File + Vector + bytemuck::Pod {
     const DTYPE: DType;
     /// The class of dtypes computed in this type.
     const CLASS: Class;
+
+    /// Multiplies by a product of few columns, of which `b` may be a part; false where there are more.
+    fn narrowly(_a: Panel<'_, Self>, _b: Panel<'_, Self>, _out: &mut [Self], _out_rs: usize, _columns: usize) -> bool {
+        false
+    }
 
     /// Multiplies rows with rows where that is the fastest way; false where it is not.
     fn by_dots(_a: Panel<'_, Self>, _b: Panel<'_, Self>, _out: &mut [Self], _out_rs: usize) -> bool {
@@ -20,6 +25,16 @@ pub trait Number: File + Vector + bytemuck::Pod {
 impl Number for f32 {
     const DTYPE: DType = DType::F32;
     const CLASS: Class = Class::F32;
+
+    fn narrowly(a: Panel<'_, f32>, b: Panel<'_, f32>, out: &mut [f32], out_rs: usize, columns: usize) -> bool {
+        if !narrow::COLUMNS.contains(&columns) {
+            return false;
+        }
+        let left = narrow::Strided { data: a.data, row: a.rs, col: a.cs };
+        let right = narrow::Strided { data: b.data, row: b.rs, col: b.cs };
+        super::simd(|| narrow::multiply([a.rows, a.cols, b.cols], left, right, out, out_rs));
+        true
+    }
 
     fn by_dots(a: Panel<'_, f32>, b: Panel<'_, f32>, out: &mut [f32], out_rs: usize) -> bool {
         // Measured on AVX-512: below this depth the sums across lanes cost too much, above so many rows packing pays.
@@ -93,8 +108,9 @@ impl<'a, T: Number> Panel<'a, T> {
     }
 }
 
-/// `out = a · b`, on this thread; row i of `out` starts at `out[i · out_rs]`.
-pub fn multiply<T: Number>(a: Panel<'_, T>, b: Panel<'_, T>, out: &mut [T], out_rs: usize) {
+/// `out = a · b`, on this thread; row i of `out` starts at `out[i · out_rs]`. `columns` is how many the whole product has, of which `b`
+/// may be a part: few are summed in another order, as in the reference evaluator.
+pub fn multiply<T: Number>(a: Panel<'_, T>, b: Panel<'_, T>, out: &mut [T], out_rs: usize, columns: usize) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(k, b.rows, "inner extents");
     if m * n == 0 {
@@ -106,7 +122,7 @@ pub fn multiply<T: Number>(a: Panel<'_, T>, b: Panel<'_, T>, out: &mut [T], out_
     }
     a.check();
     b.check();
-    if T::by_dots(a, b, out, out_rs) {
+    if T::narrowly(a, b, out, out_rs, columns) || T::by_dots(a, b, out, out_rs) {
         return;
     }
     // SAFETY: all three matrices lie within their slices, as checked above, and `out` is borrowed exclusively.
@@ -169,7 +185,49 @@ pub fn tiling(m: usize, n: usize, copies: usize) -> (usize, usize) {
     (rows, cols)
 }
 
+/// As few ranges of at most `most` elements as make up `0..len`, all but the last of one length: a rest of few rows would be multiplied in
+/// another way, with other digits.
+pub fn even_ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    ranges(len, len.div_ceil(len.div_ceil(most.max(1)).max(1)))
+}
+
 /// The ranges of `step` elements that make up `0..len`.
 pub fn ranges(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..len).step_by(step.max(1)).map(move |start| start..(start + step).min(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the order of [`narrow`] is set against.
+    #[test]
+    fn wide_products_add_by_fused_steps_along_k() {
+        let number = |i: usize| ((i * 7919 % 1009) as f32 - 504.0) / 487.0;
+        for (m, n, k) in [(64, 16, 8), (257, 70, 31), (256, 16, 8), (33, 512, 100)] {
+            let a: Vec<f32> = (0..m * k).map(number).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| number(i + 13)).collect();
+            for by_columns in [false, true] {
+                let (rs, cs) = if by_columns { (1, k) } else { (n, 1) };
+                let mut out = vec![0f32; m * n];
+                multiply(Panel::dense(&a, m, k), Panel::strided(&b, k, n, rs, cs), &mut out, n, n);
+                for (at, &got) in out.iter().enumerate() {
+                    let (i, j) = (at / n, at % n);
+                    let want = (0..k).fold(0f32, |sum, at| a[i * k + at].mul_add(b[at * rs + j * cs], sum));
+                    assert_eq!(got, want, "({i}, {j}) of {m}×{k} · {k}×{n}, by columns: {by_columns}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn even_ranges_leave_no_short_rest() {
+        for (len, most) in [(16385, 256), (257, 256), (256, 256), (1, 256), (1000, 7)] {
+            let parts: Vec<Range<usize>> = even_ranges(len, most).collect();
+            assert_eq!(parts.len(), len.div_ceil(most));
+            assert!(parts.iter().all(|part| part.len() <= most && part.len() > most / 4 || part.len() == len), "{parts:?}");
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start) && parts[parts.len() - 1].end == len);
+        }
+        assert_eq!(even_ranges(0, 256).count(), 0);
+    }
 }

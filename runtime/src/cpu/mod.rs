@@ -36,5 +36,5 @@ pub(crate) fn simd<R>(f: impl FnOnce() -> R) -> R {
 
 /// `out = a · b` for n × n matrices, on this thread: for calibration.
 pub(crate) fn square_product(a: &[f32], b: &[f32], out: &mut [f32], n: usize) {
-    matrix::multiply(matrix::Panel::dense(a, n, n), matrix::Panel::dense(b, n, n), out, n);
+    matrix::multiply(matrix::Panel::dense(a, n, n), matrix::Panel::dense(b, n, n), out, n, n);
 }

@@ -22,26 +22,31 @@ use std::ops::Range;
 pub fn moe(call: &mut Call<'_>, block: &Block) -> Outcome {
     let x = call.view(0)?.clone();
     with_number!(x.dtype, T => {
-        let weights = [1, 3, 5].map(|i| call.view(i).map(|w| w.permute(&[0, 2, 1])));
-        let [gate, up, down] = weights;
+        let (gate, up, down) = (turned(call.view(1)?), call.optional(3).map(turned), turned(call.view(5)?));
+        let lanes: Vec<View<'_>> = [Some(gate), up].into_iter().flatten().collect();
         let routing = (call.view(7)?.clone(), call.view(8)?.clone());
-        run::<T>(call, &x, (&gate?, &up?, &down?), routing, block)
+        run::<T>(call, &x, (&lanes, &down), routing, block)
     })
 }
 
-type Weights<'w, 'a> = (&'w View<'a>, &'w View<'a>, &'w View<'a>);
+/// Matrices `[E, K, N]` of `[E, N, K]`.
+fn turned<'a>(weight: &View<'a>) -> View<'a> {
+    weight.permute(&[0, 2, 1])
+}
 
+/// The gate and perhaps up, `lanes`, then down.
 fn run<T: Number>(
     call: &mut Call<'_>,
     x: &View<'_>,
-    (gate, up, down): Weights<'_, '_>,
+    (lanes, down): (&[View<'_>], &View<'_>),
     (ids, weights): (View<'_>, View<'_>),
     block: &Block,
 ) -> Outcome {
-    let stored = [gate.dtype, up.dtype, down.dtype, weights.dtype, call.outputs[0].dtype];
+    let gate = &lanes[0];
+    let stored = lanes.iter().map(|lane| lane.dtype).chain([down.dtype, weights.dtype, call.outputs[0].dtype]);
     let (tokens, k) = (ids.shape[0], ids.shape[1]);
     let ids = read_ids(&ids);
-    if stored.into_iter().chain(block.results()).any(|d| Class::of(d) != Some(T::CLASS)) || ids.iter().any(|&id| id < 0) {
+    if stored.chain(block.results()).any(|d| Class::of(d) != Some(T::CLASS)) || ids.iter().any(|&id| id < 0) {
         return Ok(Taken::Refused);
     }
     let biases = [2, 4, 6].map(|i| call.optional(i).map(read_all::<T>));
@@ -57,20 +62,21 @@ fn run<T: Number>(
 
     let memory = Shared::new(bytemuck::cast_slice_mut(active));
     groups.tasks(inner).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
-        scratch.multiply(0, packed, gate, expert, r.clone(), c.clone());
-        scratch.multiply(1, packed, up, expert, r.clone(), c.clone());
+        for (i, lane) in lanes.iter().enumerate() {
+            scratch.multiply(i, packed, lane, expert, (r.clone(), c.clone()), lanes.len() * inner);
+        }
         let at = expert * inner + c.start..expert * inner + c.end;
         let bias = |bias: &'_ Option<Vec<T>>| -> Option<Vec<T>> { bias.as_ref().map(|bias| bias[at.clone()].to_vec()) };
         let (gate_bias, up_bias) = (bias(&gate_bias), bias(&up_bias));
         let [gates, ups] = &scratch.tiles;
-        let lanes = [Lane { tile: gates, bias: gate_bias.as_deref() }, Lane { tile: ups, bias: up_bias.as_deref() }];
+        let tiles = [Lane { tile: gates, bias: gate_bias.as_deref() }, Lane { tile: ups, bias: up_bias.as_deref() }];
         // SAFETY: tasks cover disjoint rows and columns of the activations.
-        unsafe { activate(block, &lanes, (r, c), inner, &memory, x.dtype) };
+        unsafe { activate(block, &tiles[..lanes.len()], (r, c), inner, &memory, x.dtype) };
     });
 
     let memory = Shared::new(bytemuck::cast_slice_mut(results));
     groups.tasks(n).into_par_iter().for_each_init(Tiles::default, |scratch, (expert, r, c)| {
-        scratch.multiply(0, active, down, expert, r.clone(), c.clone());
+        scratch.multiply(0, active, down, expert, (r.clone(), c.clone()), n);
         for (line, row) in scratch.tiles[0].chunks_exact(c.len()).zip(r) {
             let at = (row * n + c.start) * size_of::<T>();
             // SAFETY: tasks cover disjoint rows and columns of the results.
@@ -97,13 +103,21 @@ struct Tiles<T> {
 }
 
 impl<T: Number> Tiles<T> {
-    /// Tile `i` = rows `r` of `packed` times columns `c` of the expert's matrix.
-    fn multiply(&mut self, i: usize, packed: &[T], w: &View<'_>, expert: usize, r: Range<usize>, c: Range<usize>) {
+    /// Tile `i` = rows `r` of `packed` times columns `c` of the expert's matrix, which are some of so many.
+    fn multiply(
+        &mut self,
+        i: usize,
+        packed: &[T],
+        w: &View<'_>,
+        expert: usize,
+        (r, c): (Range<usize>, Range<usize>),
+        columns: usize,
+    ) {
         let k = w.shape[1];
         let tile = &mut self.tiles[i];
         tile.resize((r.len() * c.len()).max(tile.len()), T::default());
         let left = Panel::dense(&packed[r.start * k..r.end * k], r.len(), k);
-        multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), &mut self.widened), tile, c.len());
+        multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), &mut self.widened), tile, c.len(), columns);
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     call::{Call, Outcome, Taken},
     epilogue::{Epilogue, Lane},
     experts::{Groups, gather, read_ids},
-    matrix::{Number, Panel, multiply, ranges, tiling, with_number},
+    matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
     view::View,
 };
 use rayon::prelude::*;
@@ -39,7 +39,7 @@ fn run<T: Number>(
     gather(b, &groups.rows, b_repeat, right);
     let (left, right) = (&*left, &*right);
     let (rows, cols) = tiling(n, k, groups.ranges.len());
-    let tiles = || ranges(n, rows).flat_map(move |r| ranges(k, cols).map(move |c| (r.clone(), c)));
+    let tiles = || even_ranges(n, rows).flat_map(move |r| ranges(k, cols).map(move |c| (r.clone(), c)));
     let tasks: Vec<_> = (0..groups.ranges.len()).flat_map(|expert| tiles().map(move |(r, c)| (expert, r, c))).collect();
     let epilogue = Epilogue { block, captures: vec![], outputs: call.shared() };
     tasks.into_par_iter().for_each_init(Vec::new, |tile: &mut Vec<T>, (expert, r, c)| {
@@ -49,7 +49,7 @@ fn run<T: Number>(
         if !group.is_empty() {
             let a = Panel::strided(&left[group.start * n + r.start..], r.len(), group.len(), 1, n);
             let b = Panel::strided(&right[group.start * k + c.start..], group.len(), c.len(), k, 1);
-            multiply(a, b, tile, c.len());
+            multiply(a, b, tile, c.len(), k);
         }
         // SAFETY: tasks cover disjoint blocks of disjoint matrices. The program is a rounding: always defined.
         unsafe { epilogue.apply(&[Lane { tile, bias: None }], r, c.len(), |i| (expert * n + i) * k + c.start) };

@@ -1,14 +1,14 @@
 //! Norms of rows: one read, one write.
 
 use super::{
-    call::{Call, Operand, Outcome, Taken},
+    call::{Call, Outcome, Source, Taken},
     contract::read_all,
     convert::Class,
     matrix::{Number, with_number},
     simd,
     view::View,
 };
-use eglu_ir::DType;
+use eglu_ir::{DType, moments};
 use rayon::prelude::*;
 
 /// Elements one task handles.
@@ -22,7 +22,7 @@ fn each_row<T: Number>(call: &mut Call<'_>, x: &View<'_>, f: impl Fn(&mut [T]) +
     if row_bytes == 0 {
         return Ok(Taken::Done);
     }
-    let source = super::call::Source::new(x);
+    let source = Source::new(x);
     let rows = (TASK / len).max(1);
     out.bytes.par_chunks_mut(rows * row_bytes).enumerate().for_each(|(task, bytes)| {
         let mut all = vec![T::default(); bytes.len() / dtype.size()];
@@ -78,10 +78,7 @@ fn sum<T: Number>(values: impl Iterator<Item = T>) -> T {
 /// `x / sqrt(mean(x²) + eps) · weight` along the last dim.
 pub fn rms_norm(call: &mut Call<'_>, eps: f64) -> Outcome {
     let x = call.view(0)?.clone();
-    let weight = match call.operands.get(1) {
-        Some(Operand::Tensor(weight)) => Some(weight.clone()),
-        _ => None,
-    };
+    let weight = call.optional(1).cloned();
     if !covers(&x, call.outputs[0].dtype) || weight.as_ref().is_some_and(|w| Class::of(w.dtype) != Class::of(x.dtype)) {
         return Ok(Taken::Refused);
     }
@@ -100,4 +97,51 @@ fn rms_row<T: Number>(row: &mut [T], weight: Option<&[T]>, eps: f64) {
             Some(weight) => row.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x * scale * w),
         }
     });
+}
+
+/// `(x - mean) / sqrt(variance + eps) · weight + bias` along the last dim, and each row's mean and reciprocal root.
+pub fn layer_norm(call: &mut Call<'_>, eps: f64) -> Outcome {
+    let x = call.view(0)?.clone();
+    let parameters = [1, 2].map(|i| call.optional(i).cloned());
+    let alike = |view: &View<'_>| Class::of(view.dtype) == Class::of(x.dtype);
+    if !covers(&x, call.outputs[0].dtype) || !parameters.iter().flatten().all(alike) || x.numel() == 0 {
+        return Ok(Taken::Refused);
+    }
+    with_number!(x.dtype, T => {
+        let parameters = parameters.map(|parameter| parameter.as_ref().map(read_all::<T>));
+        layer_norms::<T>(call, &x, parameters.each_ref().map(|parameter| parameter.as_deref()), eps)
+    })
+}
+
+fn layer_norms<T: Number>(call: &mut Call<'_>, x: &View<'_>, [weight, bias]: [Option<&[T]>; 2], eps: f64) -> Outcome {
+    let (Some(&len), [y, means, scales]) = (x.shape.last(), &mut call.outputs[..]) else { return Ok(Taken::Refused) };
+    let source = Source::new(x);
+    let rows = (TASK / len).max(1);
+    let (means, scales): (&mut [T], &mut [T]) = (bytemuck::cast_slice_mut(means.bytes), bytemuck::cast_slice_mut(scales.bytes));
+    let statistics = means.par_chunks_mut(rows).zip(scales.par_chunks_mut(rows));
+    let dtype = y.dtype;
+    y.bytes.par_chunks_mut(rows * len * dtype.size()).zip(statistics).enumerate().for_each(|(task, (bytes, (means, scales)))| {
+        let mut all = vec![T::default(); bytes.len() / dtype.size()];
+        source.read(task * rows * len, &mut all);
+        for ((row, mean), scale) in all.chunks_exact_mut(len).zip(means).zip(scales) {
+            (*mean, *scale) = layer_row(row, weight, bias, eps);
+        }
+        T::store(dtype, &all, bytes);
+    });
+    Ok(Taken::Done)
+}
+
+/// Normalises a row in place; its mean and reciprocal root.
+fn layer_row<T: Number>(row: &mut [T], weight: Option<&[T]>, bias: Option<&[T]>, eps: f64) -> (T, T) {
+    simd(|| {
+        let (mean, scale) = moments::standardization(row, eps);
+        row.iter_mut().for_each(|x| *x = (*x - mean) * scale);
+        if let Some(weight) = weight {
+            row.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x * w);
+        }
+        if let Some(bias) = bias {
+            row.iter_mut().zip(bias).for_each(|(x, &b)| *x = *x + b);
+        }
+        (mean, scale)
+    })
 }

@@ -40,12 +40,13 @@ pub(super) struct Bound {
 unsafe impl Send for Bound {}
 
 impl Bound {
-    /// `resident` has the address of each buffer that is not in the arena.
+    /// `resident` has the address of each buffer that is not in the arena, `counters` is that of the session's counters.
     pub(super) fn new(
         driver: &Driver,
         plan: &CudaPlan,
         functions: &Functions,
         resident: &[Option<u64>],
+        counters: u64,
         bindings: &Bindings,
     ) -> Result<Bound, CudaError> {
         let key = key(plan, bindings);
@@ -76,7 +77,7 @@ impl Bound {
                 of_map.push(matches!(arg, KernelArg::TensorMap(_)));
                 match arg {
                     KernelArg::TensorMap(map) => {
-                        let place = bound.address(plan, resident, map.memory).ok_or_else(missing)?;
+                        let place = bound.address(plan, resident, counters, map.memory).ok_or_else(missing)?;
                         let map = Map::new(map, place, |dim| eval(dim, bindings, of))?;
                         // What lies in the arena is encoded when its address is known.
                         if !place.1 {
@@ -87,7 +88,7 @@ impl Bound {
                     KernelArg::Int(dim) => bound.values.push(Cell::new(eval(dim, bindings, of)? as u64)),
                     KernelArg::Pointer { memory, offset } => {
                         let offset = eval(offset, bindings, of)? as u64;
-                        let (address, in_arena) = bound.address(plan, resident, *memory).ok_or_else(missing)?;
+                        let (address, in_arena) = bound.address(plan, resident, counters, *memory).ok_or_else(missing)?;
                         if in_arena {
                             bound.in_arena.push(bound.values.len());
                         }
@@ -126,13 +127,14 @@ impl Bound {
     }
 
     /// The address of memory; relative to the arena's start where the second part says so.
-    fn address(&self, plan: &CudaPlan, resident: &[Option<u64>], memory: Memory) -> Option<(u64, bool)> {
+    fn address(&self, plan: &CudaPlan, resident: &[Option<u64>], counters: u64, memory: Memory) -> Option<(u64, bool)> {
         let slot = match memory {
             Memory::Buffer(id) => match resident.get(id) {
                 Some(Some(address)) => return Some((*address, false)),
                 _ => id,
             },
             Memory::Scratch(i) => plan.plan.buffers.len() + i,
+            Memory::Counters => return Some((counters, false)),
         };
         Some((self.memory.offsets.get(slot).copied().flatten()?, true))
     }

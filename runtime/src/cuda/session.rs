@@ -10,7 +10,7 @@ use super::{
 };
 use crate::RuntimeError;
 use cudarc::driver::sys::CUresult;
-use eglu_codegen::{PlanOutput, Source};
+use eglu_codegen::{PlanOutput, Source, cuda::COUNTERS};
 use eglu_ir::{Bindings, Tensor};
 use std::sync::Arc;
 
@@ -25,13 +25,18 @@ pub(super) struct Session {
     pub(super) context: Arc<Context>,
     pub(super) stream: Stream,
     arena: Option<DeviceMemory>,
+    /// Zero between launches; runs of other sessions have their own.
+    counters: DeviceMemory,
     /// Latest first.
     kept: Vec<Bound>,
 }
 
 impl Session {
     pub(super) fn new(context: &Arc<Context>) -> Result<Session, CudaError> {
-        Ok(Session { context: context.clone(), stream: Stream::new(context)?, arena: None, kept: vec![] })
+        let (what, bytes) = ("the counters of kernels", 4 * COUNTERS as u64);
+        let (stream, counters) = (Stream::new(context)?, context.allocate(bytes, what)?);
+        stream.fill(counters.address(), 0, bytes).map_err(|code| context.driver.error("zeroing counters", code))?;
+        Ok(Session { context: context.clone(), stream, arena: None, counters, kept: vec![] })
     }
 
     /// Makes launches for these dims ready, and the arena large enough. Nothing happens where the last run had the same dims.
@@ -41,7 +46,9 @@ impl Session {
             Some(0) => {}
             Some(at) => self.kept[..=at].rotate_right(1),
             None => {
-                let bound = Bound::new(&self.context.driver, &loaded.plan, &loaded.functions, &loaded.resident, bindings)?;
+                let counters = self.counters.address();
+                let bound =
+                    Bound::new(&self.context.driver, &loaded.plan, &loaded.functions, &loaded.resident, counters, bindings)?;
                 self.kept.truncate(KEPT - 1);
                 self.kept.insert(0, bound);
             }

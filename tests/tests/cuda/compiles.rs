@@ -14,7 +14,7 @@ const TARGETS: [(u32, &str, &str); 2] = [(80, "sm_80", "a100"), (90, "sm_90a", "
 const LARGE: [&str; 2] = ["mixtral-8x7b-grouped_mm", "mixtral-8x7b-experts"];
 
 /// What `ptxas` says where it serialises warpgroup products, or ignores a request for registers.
-const PERFORMANCE_NOTES: [&str; 8] = ["C7504", "C7507", "C7508", "C7509", "C7511", "C7514", "C7515", "C7520"];
+pub const PERFORMANCE_NOTES: [&str; 8] = ["C7504", "C7507", "C7508", "C7509", "C7511", "C7514", "C7515", "C7520"];
 
 #[test]
 fn every_kernel_compiles_without_spills() {

@@ -16,10 +16,10 @@ struct DenseShape {
     static constexpr int BM = 128, BN = columns / lanes, BK = 64;  // of a block
     static constexpr int bytes_a = BM * BK * 2, bytes_b = columns * BK * 2, stage_bytes = bytes_a + bytes_b;
     static constexpr int consumer_warps = 8, blocks = 2;
-    static constexpr int staging_bytes = 64 * 128;  // 64 rows of 64 results of 16 bits
+    static constexpr int staging_bytes = 16 * 128;  // a warp's 16 rows of 64 results of 16 bits
 };
 
-// Shared memory: stages from a multiple of 1024, two staging buffers for each consumer warpgroup, two barriers for each stage.
+// Shared memory: stages from a multiple of 1024, two staging buffers for each consumer warp, two barriers for each stage.
 template <class S>
 struct DenseRing {
     u32 base;
@@ -38,7 +38,7 @@ struct DenseRing {
     DEVICE u32 a(int stage) const { return base + stage * S::stage_bytes; }
     DEVICE u32 b(int stage) const { return a(stage) + S::bytes_a; }
     DEVICE u32 staging(int buffer) const { return a(S::stages) + buffer * S::staging_bytes; }
-    DEVICE u32 full(int stage) const { return staging(4) + stage * 8; }
+    DEVICE u32 full(int stage) const { return staging(2 * S::consumer_warps) + stage * 8; }
     DEVICE u32 empty(int stage) const { return full(S::stages) + stage * 8; }
 };
 
@@ -61,7 +61,7 @@ struct DenseIndex {
 
 // Tile `t` of batches × tiles_m × tiles_n, in bands of tiles along M, so that blocks running together share operands in L2.
 DEVICE DenseIndex dense_tile(u32 t, u32 tiles_m, u32 tiles_n) {
-    constexpr u32 band_tiles = 8;
+    constexpr u32 band_tiles = 16;
     const u32 batch = t / (tiles_m * tiles_n), of_batch = t % (tiles_m * tiles_n);
     const u32 band = of_batch / (band_tiles * tiles_n), within = of_batch % (band_tiles * tiles_n);
     const u32 height = min(tiles_m - band * band_tiles, band_tiles);
@@ -102,8 +102,6 @@ struct DenseTile {
             }
             return;
         }
-#pragma unroll
-        for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;
         int before = 0;
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
@@ -115,7 +113,7 @@ struct DenseTile {
             constexpr int step_a = S::a_major == along_k ? 2 : 128, step_b = S::b_major == along_k ? 2 : 128;
             wgmma_fence();
 #pragma unroll
-            for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * step_a, b + slice * step_b);
+            for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * step_a, b + slice * step_b, step > 0 || slice > 0);
             wgmma_commit();
             // The products of one stage stay in flight.
             if (step > 0) {
@@ -126,7 +124,12 @@ struct DenseTile {
             at.advance();
         }
         wgmma_wait<0>();
-        if (steps > 0) release(before);
+        if (steps > 0) {
+            release(before);
+        } else {
+#pragma unroll
+            for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;
+        }
     }
 
     // Calls `visit(m, n, values)` for each pair of neighbouring columns among columns 64 · pass to 64 · pass + 63 of the tile, with the pair
@@ -149,32 +152,37 @@ struct DenseTile {
             }
     }
 
-    // Results of 16 bits leave through shared memory. Before a pass of 64 columns: waits until its staging buffer is free.
-    DEVICE void open_staging() {
-        if (threadIdx.x % 128 == 0) stores_wait_read<1>();
-        group_sync(1 + group, 128);
+    // Results of 16 bits leave through shared memory, each warp's by itself. Before a pass of 64 columns: waits until a buffer is free.
+    DEVICE void open_staging() const {
+        if (threadIdx.x % 32 == 0) stores_wait_read<1>();
+        __syncwarp();
     }
     // One pair of results.
     template <class Pair>
     DEVICE void stage(int m, int n, const Pair& pair) const {
         static_assert(sizeof(Pair) == 4, "staged results have 16 bits");
-        const int row = m - first;
+        const int row = m % 16;
         const u32 to = staging() + row * 128 + (((n / 8 % 8) ^ (row & 7)) << 4) + n % 8 * 2;
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(*(const u32*)&pair) : "memory");
     }
-    // After the pass: the copy engine stores the 64 × 64 results at (column, row) of matrix `batch`, as far as the map goes.
+    // After the pass: the copy engine stores the 16 × 64 results, of the tile at (column, row) of matrix `batch`, as far as the map goes.
     DEVICE void close_staging(const TensorMap& map, int column, int row, int batch) {
         fence_shared_for_tensor_cores();
-        group_sync(1 + group, 128);
-        if (threadIdx.x % 128 == 0) {
-            store_tile(map, staging(), column, row + first, batch);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            store_tile(map, staging(), column, row + warp() * 16, batch);
             stores_commit();
         }
         passes++;
     }
+    // Shared memory must stay until it is read.
+    DEVICE void finish_staging() const {
+        if (threadIdx.x % 32 == 0) stores_wait_read<0>();
+    }
 
 private:
-    DEVICE u32 staging() const { return ring.staging(group * 2 + (passes & 1)); }
+    static DEVICE int warp() { return threadIdx.x / 32 - 4; }
+    DEVICE u32 staging() const { return ring.staging(warp() * 2 + (passes & 1)); }
 
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {

@@ -1,21 +1,21 @@
 // Dense products with few rows on Hopper: each block streams a tile of the matrices b, which is what takes the time.
 //
-// Operands are swapped: columns of the product (rows of the bs) are wgmma's M, in `parts` pieces of 64, and the rows of a are its N. A part
-// belongs to a lane, so that all lanes of an element are in the registers of one thread. K is split over the blocks of a cluster, which add
-// their sums up through each other's shared memory, in the order of the blocks.
+// Operands are swapped: columns of the product (rows of the bs) are wgmma's M, in pieces of 64, and the rows of a are its N. Each of `groups`
+// warpgroups has `parts` pieces; a piece belongs to a lane, so that all lanes of an element are in the registers of one thread. K is split
+// over the blocks of a cluster, which add their sums up through each other's shared memory, in the order of the blocks.
 
-template <class T_, class Instruction_, int rows_, int parts_, int lanes_, int splits_, int stages_, bool b_along_k_>
+template <class T_, class Instruction_, int rows_, int groups_, int parts_, int lanes_, int splits_, int stages_, bool b_along_k_>
 struct StreamShape {
     using T = T_;
     using Instruction = Instruction_;
-    static constexpr int rows = rows_, parts = parts_, lanes = lanes_, splits = splits_, stages = stages_, BK = 64;
+    static constexpr int rows = rows_, groups = groups_, parts = parts_, lanes = lanes_, splits = splits_, stages = stages_, BK = 64;
     static constexpr bool b_along_k = b_along_k_;
-    static constexpr int BN = 64 * parts / lanes;  // columns of each lane
-    static constexpr int bytes_b = parts * 8192, bytes_a = rows * BK * 2, stage_bytes = bytes_a + bytes_b;
-    static constexpr int eights = rows / 8;                             // groups of eight rows
-    static constexpr int own_eights = (eights + splits - 1) / splits;   // of them, those that a block finishes
+    static constexpr int group_columns = 64 * parts / lanes;  // of each lane
+    static constexpr int bytes_b = groups * parts * 8192, bytes_a = rows * BK * 2, stage_bytes = bytes_a + bytes_b;
+    static constexpr int eights = rows / 8;                            // runs of eight rows
+    static constexpr int own_eights = (eights + splits - 1) / splits;  // of them, those that a block finishes
     static_assert(rows % 8 == 0 && parts % lanes == 0 && lanes <= 2, "");
-    static_assert(splits == 1 || splits * own_eights * parts * 2048 <= stages * stage_bytes, "sums fit where the stages were");
+    static_assert(splits == 1 || splits * own_eights * parts * groups * 2048 <= stages * stage_bytes, "sums fit where the stages were");
 };
 
 template <class S>
@@ -28,7 +28,7 @@ struct StreamRing {
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++) {
                 barrier_init(full(s), 1);
-                barrier_init(empty(s), 4);
+                barrier_init(empty(s), 4 * S::groups);
             }
             barrier_init_fence();
         }
@@ -57,21 +57,17 @@ DEVICE void stream_produce(StreamRing<S>& ring, int first, int end, const Load& 
     }
 }
 
-// The products of the consumer warpgroup, warps 0 to 3.
+// The products of one consumer warpgroup; they come first in the block.
 template <class S>
 struct StreamTile {
     float d[S::parts][S::rows / 2];
 
     DEVICE void multiply(StreamRing<S>& ring, int steps) {
-#pragma unroll
-        for (int part = 0; part < S::parts; part++)
-#pragma unroll
-            for (int i = 0; i < S::rows / 2; i++) d[part][i] = 0.0f;
         int before = 0;
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             barrier_wait(ring.full(ring.stage), ring.phase);
-            const u32 from_b = ring.b(ring.stage);
+            const u32 from_b = ring.b(ring.stage) + threadIdx.x / 128 * S::parts * 8192;
             const u64 b = S::b_along_k ? matrix_descriptor(from_b) : matrix_descriptor_of_rows(from_b, 8192);
             const u64 a = matrix_descriptor(ring.a(ring.stage));
             wgmma_fence();
@@ -79,7 +75,7 @@ struct StreamTile {
             for (int slice = 0; slice < S::BK / 16; slice++)
 #pragma unroll
                 for (int part = 0; part < S::parts; part++)
-                    S::Instruction::add(d[part], b + part * 512 + slice * (S::b_along_k ? 2 : 128), a + slice * 2);
+                    S::Instruction::add(d[part], b + part * 512 + slice * (S::b_along_k ? 2 : 128), a + slice * 2, step > 0 || slice > 0);
             wgmma_commit();
             // The products of one stage stay in flight.
             if (step > 0) {
@@ -90,9 +86,14 @@ struct StreamTile {
             ring.advance();
         }
         wgmma_wait<0>();
+        if (steps == 0)
+#pragma unroll
+            for (int part = 0; part < S::parts; part++)
+#pragma unroll
+                for (int i = 0; i < S::rows / 2; i++) d[part][i] = 0.0f;
     }
 
-    // Sends each group of eight rows to the block that finishes it; the ring's stages must be idle in the whole cluster.
+    // Sends each run of eight rows to the block that finishes it; the ring's stages must be idle in the whole cluster.
     DEVICE void send(const StreamRing<S>& ring, u32 rank) const {
 #pragma unroll
         for (int j = 0; j < S::eights; j++)
@@ -104,10 +105,11 @@ struct StreamTile {
             }
     }
 
-    // Calls `visit(m, n, values)` for each element, with the value of every lane; of the groups of rows that are this block's.
+    // Calls `visit(m, n, values)` for each element, with the value of every lane; of the runs of rows that are this block's.
     template <class Visit>
     DEVICE void each(const StreamRing<S>& ring, u32 rank, const Visit& visit) const {
-        const int lane = threadIdx.x % 32, m0 = lane % 4 * 2, n0 = threadIdx.x / 32 * 16 + lane / 4;
+        const int lane = threadIdx.x % 32, m0 = lane % 4 * 2;
+        const int n0 = threadIdx.x / 128 * S::group_columns + threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
         for (int own = 0; own < S::own_eights; own++) {
             const int j = own * S::splits + (S::splits == 1 ? 0 : rank);
@@ -139,6 +141,6 @@ struct StreamTile {
 
 private:
     static DEVICE u32 place(const StreamRing<S>& ring, int from, int own, int part) {
-        return ring.base + ((from * S::own_eights + own) * S::parts + part) * 2048 + threadIdx.x * 16;
+        return ring.base + (((from * S::own_eights + own) * S::parts + part) * S::groups * 128 + threadIdx.x) * 16;
     }
 };

@@ -43,10 +43,13 @@ struct ElementLoader {
 template <class S>
 struct TiledTile {
     using Acc = typename S::Acc;
-    struct alignas(16) Shared {
+    struct alignas(16) Stage {
         Acc a[S::BK][S::BM + 4];
         Acc b[S::lanes][S::BK][S::BN + 4];
     };
+    // Two stages where static shared memory has room: one is filled while the other is read.
+    static constexpr int stages = 2 * sizeof(Stage) <= (48 << 10) ? 2 : 1;
+    using Shared = Stage[stages];
     Acc c[S::lanes][S::TM][S::TN];
 
     template <class LoadA, class LoadB>
@@ -57,31 +60,23 @@ struct TiledTile {
             for (int i = 0; i < S::TM; i++)
 #pragma unroll
                 for (int j = 0; j < S::TN; j++) c[l][i][j] = (Acc)0;
+        if (k_extent <= 0) return;
         load(a, b, 0);
+        // A product before this one may still read.
+        __syncthreads();
+        store(shared[0], a, b);
+        __syncthreads();
+        int current = 0;
         for (int k0 = 0; k0 < (int)k_extent; k0 += S::BK) {
-            __syncthreads();
-            a.store(shared.a);
-#pragma unroll
-            for (int l = 0; l < S::lanes; l++) b[l].store(shared.b[l]);
-            __syncthreads();
             // The next tile travels while this one is used.
-            if (k0 + S::BK < k_extent) load(a, b, k0 + S::BK);
-#pragma unroll 4
-            for (int k = 0; k < S::BK; k++) {
-                Acc x[S::TM];
-#pragma unroll
-                for (int i = 0; i < S::TM; i++) x[i] = shared.a[k][row(i)];
-#pragma unroll
-                for (int l = 0; l < S::lanes; l++) {
-                    Acc y[S::TN];
-#pragma unroll
-                    for (int j = 0; j < S::TN; j++) y[j] = shared.b[l][k][column(j)];
-#pragma unroll
-                    for (int i = 0; i < S::TM; i++)
-#pragma unroll
-                        for (int j = 0; j < S::TN; j++) c[l][i][j] += x[i] * y[j];
-                }
-            }
+            const bool more = k0 + S::BK < (int)k_extent;
+            if (more) load(a, b, k0 + S::BK);
+            accumulate(shared[current]);
+            if (!more) break;
+            if (stages == 1) __syncthreads();
+            current = (current + 1) % stages;
+            store(shared[current], a, b);
+            __syncthreads();
         }
     }
 
@@ -105,6 +100,32 @@ private:
     // A thread's rows and columns come in runs of four, so that a warp reads 16 bytes a thread without bank conflicts.
     static DEVICE int row(int i) { return i / 4 * (S::BM / S::TM * 4) + (int)threadIdx.x / (S::BN / S::TN) * 4 + i % 4; }
     static DEVICE int column(int j) { return j / 4 * (S::BN / S::TN * 4) + (int)threadIdx.x % (S::BN / S::TN) * 4 + j % 4; }
+
+    DEVICE void accumulate(const Stage& stage) {
+#pragma unroll
+        for (int k = 0; k < S::BK; k++) {
+            Acc x[S::TM];
+#pragma unroll
+            for (int i = 0; i < S::TM; i++) x[i] = stage.a[k][row(i)];
+#pragma unroll
+            for (int l = 0; l < S::lanes; l++) {
+                Acc y[S::TN];
+#pragma unroll
+                for (int j = 0; j < S::TN; j++) y[j] = stage.b[l][k][column(j)];
+#pragma unroll
+                for (int i = 0; i < S::TM; i++)
+#pragma unroll
+                    for (int j = 0; j < S::TN; j++) c[l][i][j] += x[i] * y[j];
+            }
+        }
+    }
+
+    template <class LoadA, class LoadB>
+    static DEVICE void store(Stage& stage, const LoadA& a, const LoadB (&b)[S::lanes]) {
+        a.store(stage.a);
+#pragma unroll
+        for (int l = 0; l < S::lanes; l++) b[l].store(stage.b[l]);
+    }
 
     template <class LoadA, class LoadB>
     static DEVICE void load(LoadA& a, LoadB (&b)[S::lanes], int k0) {

@@ -57,6 +57,8 @@ DEVICE void barrier_arrive_copies(u32 barrier) {
 
 // ---- bulk copies ------------------------------------------------------------------------------------------------------
 
+// Fetches a map ahead of its first use.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 // The tile at (x, y, z), its bytes counted at `barrier`.
 DEVICE void load_tile(u32 to, const TensorMap& map, u32 barrier, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),

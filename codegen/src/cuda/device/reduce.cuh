@@ -1,5 +1,37 @@
-// States of reductions: `add` takes a value and its position, `merge` another state. Positions decide ties, so that the order of
-// adding does not matter for arg-reductions.
+// States of reductions: `add` takes a value and its position, `merge` another state. Positions decide ties. Each thread adds in ascending
+// order of positions; states of threads merge in any order.
+
+// The larger (smaller) of both, NaN if either is: one instruction for f32 since sm_80 (PTX ISA, "max").
+template <class T> DEVICE T most(T x, T y) { return max_(x, y); }
+template <class T> DEVICE T least(T x, T y) { return min_(x, y); }
+DEVICE float most(float x, float y) {
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+DEVICE float least(float x, float y) {
+    float z;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
+// What every value is at least, and at most.
+template <class T> struct Bounds {
+    static DEVICE T low() { return (T)-1 < (T)0 ? (T)((u64)1 << (8 * sizeof(T) - 1)) : (T)0; }
+    static DEVICE T high() { return (T)~low(); }
+};
+template <> struct Bounds<bool> {
+    static DEVICE bool low() { return false; }
+    static DEVICE bool high() { return true; }
+};
+template <> struct Bounds<float> {
+    static DEVICE float low() { return -F32_INF; }
+    static DEVICE float high() { return F32_INF; }
+};
+template <> struct Bounds<double> {
+    static DEVICE double low() { return -F64_INF; }
+    static DEVICE double high() { return F64_INF; }
+};
 
 template <class T>
 struct SumState {
@@ -23,31 +55,18 @@ struct ProdState {
     DEVICE void merge(const ProdState& other) { value *= other.value; }
     DEVICE T result(i64) const { return value; }
 };
-// `some` is false until a value came: no type needs an identity of its own.
 template <class T>
 struct AmaxState {
-    T value = (T)0;
-    u32 some = 0;
-    DEVICE void add(T x, i64) {
-        value = some ? max_(value, x) : x;
-        some = 1;
-    }
-    DEVICE void merge(const AmaxState& other) {
-        if (other.some) add(other.value, 0);
-    }
+    T value = Bounds<T>::low();
+    DEVICE void add(T x, i64) { value = most(value, x); }
+    DEVICE void merge(const AmaxState& other) { value = most(value, other.value); }
     DEVICE T result(i64) const { return value; }
 };
 template <class T>
 struct AminState {
-    T value = (T)0;
-    u32 some = 0;
-    DEVICE void add(T x, i64) {
-        value = some ? min_(value, x) : x;
-        some = 1;
-    }
-    DEVICE void merge(const AminState& other) {
-        if (other.some) add(other.value, 0);
-    }
+    T value = Bounds<T>::high();
+    DEVICE void add(T x, i64) { value = least(value, x); }
+    DEVICE void merge(const AminState& other) { value = least(value, other.value); }
     DEVICE T result(i64) const { return value; }
 };
 template <class T>
@@ -64,22 +83,27 @@ struct AllState {
     DEVICE void merge(const AllState& other) { value &= other.value; }
     DEVICE bool result(i64) const { return value != 0; }
 };
-// The first NaN, else the lowest position of the extreme value.
+// The first NaN, else the lowest position of the extreme value. `index` is negative while there is none.
 template <class T, bool largest>
 struct ArgState {
-    T value = (T)0;
+    T value = largest ? Bounds<T>::low() : Bounds<T>::high();
     i64 index = -1;
+    // True if `x`, which comes later, takes the place of `value`.
+    DEVICE bool beats(T x) const {
+        bool better = largest ? !(x <= value) : !(x >= value);
+        return better && value == value;
+    }
     DEVICE void add(T x, i64 at) {
-        bool nan = x != x, held = value != value;
-        bool better = largest ? x > value : x < value;
-        bool tie = x == value || (nan && held);
-        if (index < 0 || (nan && !held) || (!held && better) || (tie && at < index)) {
-            value = x;
-            index = at;
-        }
+        bool first = index < 0 || beats(x);
+        value = first ? x : value;
+        index = first ? at : index;
     }
     DEVICE void merge(const ArgState& other) {
-        if (other.index >= 0) add(other.value, other.index);
+        bool nan = other.value != other.value, held = value != value;
+        bool better = largest ? other.value > value : other.value < value;
+        bool tie = other.value == value || (nan && held);
+        bool takes = (nan && !held) || (!held && better) || (tie && other.index < index);
+        if (other.index >= 0 && (index < 0 || takes)) *this = other;
     }
     DEVICE i64 result(i64) const { return index < 0 ? 0 : index; }
 };
@@ -87,3 +111,92 @@ template <class T>
 struct ArgmaxState : ArgState<T, true> {};
 template <class T>
 struct ArgminState : ArgState<T, false> {};
+
+// ---- neighbouring values at once ----------------------------------------------------------------------------------------
+
+template <class State, class T, int width>
+DEVICE void add_values(State& state, const T (&values)[width], i64 at) {
+#pragma unroll
+    for (int e = 0; e < width; e++) state.add(values[e], at + e);
+}
+// Sums by halves: as many additions, and no long chain of them.
+template <class T, int width>
+DEVICE T halves(const T (&values)[width]) {
+    T parts[width];
+#pragma unroll
+    for (int e = 0; e < width; e++) parts[e] = values[e];
+#pragma unroll
+    for (int half = width / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int e = 0; e < half; e++) parts[e] = parts[e] + parts[e + half];
+    }
+    return parts[0];
+}
+template <class T, int width>
+DEVICE void add_values(SumState<T>& state, const T (&values)[width], i64) { state.value += halves(values); }
+template <class T, int width>
+DEVICE void add_values(MeanState<T>& state, const T (&values)[width], i64) { state.value += halves(values); }
+// One comparison with what is held, after the extreme of the group and its place in it.
+template <class T, bool largest, int width>
+DEVICE void add_group(ArgState<T, largest>& state, const T (&values)[width], i64 at) {
+    T best = values[0];
+    int place = 0;
+#pragma unroll
+    for (int e = 1; e < width; e++) {
+        T x = values[e];
+        bool takes = (largest ? !(x <= best) : !(x >= best)) && best == best;
+        best = takes ? x : best;
+        place = takes ? e : place;
+    }
+    state.add(best, at + place);
+}
+template <class T, int width>
+DEVICE void add_values(ArgmaxState<T>& state, const T (&values)[width], i64 at) { add_group<T, true>(state, values, at); }
+template <class T, int width>
+DEVICE void add_values(ArgminState<T>& state, const T (&values)[width], i64 at) { add_group<T, false>(state, values, at); }
+
+// Values as they are stored: what no program changes.
+template <class State, class S, int width>
+DEVICE void add_pack(State& state, const Pack<S, width>& pack, i64 at) {
+    decltype(up(pack.at[0])) values[width];
+#pragma unroll
+    for (int e = 0; e < width; e++) values[e] = up(pack.at[e]);
+    add_values(state, values, at);
+}
+
+// Bytes sum four at a time (PTX ISA, "dp4a").
+DEVICE i32 sum_bytes(u32 word, i32 sum, i8) { return __dp4a((i32)word, 0x01010101, sum); }
+DEVICE i32 sum_bytes(u32 word, i32 sum, u8) { return (i32)__dp4a(word, 0x01010101u, (u32)sum); }
+DEVICE i32 sum_bytes(u32 word, i32 sum, bool) { return (i32)__dp4a(word, 0x01010101u, (u32)sum); }
+template <class S>
+DEVICE void add_bytes(SumState<i64>& state, const Pack<S, 16>& pack) {
+    const u32* words = (const u32*)&pack;
+    i32 sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum = sum_bytes(words[i], sum, S());
+    state.value += sum;
+}
+DEVICE void add_pack(SumState<i64>& state, const Pack<i8, 16>& pack, i64) { add_bytes(state, pack); }
+DEVICE void add_pack(SumState<i64>& state, const Pack<u8, 16>& pack, i64) { add_bytes(state, pack); }
+DEVICE void add_pack(SumState<i64>& state, const Pack<bool, 16>& pack, i64) { add_bytes(state, pack); }
+// The sum of up to 16 narrow integers fits i32.
+template <class S, int width>
+DEVICE void add_narrow(SumState<i64>& state, const Pack<S, width>& pack) {
+    i32 values[width];
+#pragma unroll
+    for (int e = 0; e < width; e++) values[e] = (i32)pack.at[e];
+    state.value += halves(values);
+}
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<i8, width>& pack, i64) { add_narrow(state, pack); }
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<u8, width>& pack, i64) { add_narrow(state, pack); }
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<bool, width>& pack, i64) { add_narrow(state, pack); }
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<i16, width>& pack, i64) { add_narrow(state, pack); }
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<u16, width>& pack, i64) { add_narrow(state, pack); }
+// Other integers widen one by one.
+template <class S, int width>
+DEVICE void add_widened(SumState<i64>& state, const Pack<S, width>& pack) {
+#pragma unroll
+    for (int e = 0; e < width; e++) state.value += (i64)pack.at[e];
+}
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<i32, width>& pack, i64) { add_widened(state, pack); }
+template <int width> DEVICE void add_pack(SumState<i64>& state, const Pack<u32, width>& pack, i64) { add_widened(state, pack); }

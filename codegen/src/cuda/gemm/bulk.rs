@@ -18,6 +18,14 @@ pub(super) const DEPTH: u32 = 64;
 /// Rows that lie in a line of 128 bytes where rows are contiguous, not K.
 const CHUNK: i64 = 64;
 
+/// Multiprocessors of the device that choices are made for, an H200.
+pub(super) const MULTIPROCESSORS: i64 = 132;
+
+/// Division rounding up.
+pub(super) fn ceil_div(a: i64, b: i64) -> i64 {
+    (a + b - 1).div_euclid(b)
+}
+
 /// How `a` and every `b` lie, if the copy engine can bring their tiles, or why it cannot.
 pub(super) fn walks(target: Target, product: &Product<'_>, walked: &Walked) -> Result<[Walk; 2], &'static str> {
     if target.arch < 90 {
@@ -89,6 +97,12 @@ pub(super) fn operands(
     (a, bs)
 }
 
+/// A statement by which `thread` fetches these maps ahead of their first use.
+pub(super) fn prefetch<'a>(thread: i64, maps: impl Iterator<Item = &'a String>) -> String {
+    let each: String = maps.map(|map| format!("prefetch_map({map});\n")).collect();
+    format!("if (threadIdx.x == {thread}) {{\n{each}}}\n")
+}
+
 /// Expressions of the matrix of a and of each b that a tile reads, given the index `i0` of the batch.
 pub(super) fn batches(walked: &Walked) -> (&'static str, Vec<&'static str>) {
     let name = |strides: &[Dim]| if strides.first().is_none_or(|stride| stride.is(0)) { "0" } else { "(int)i0" };
@@ -104,7 +118,7 @@ pub(super) fn staged(step: &Step, walked: &Walked) -> Option<usize> {
     step.outputs.iter().position(fits)
 }
 
-/// The map of a result, `[batches, rows, columns]` without gaps, in boxes of 64 × 64.
+/// The map of a result, `[batches, rows, columns]` without gaps, in boxes of a warp's 16 rows by 64 columns.
 pub(super) fn map_of_results(y: &TensorRef, walked: &Walked) -> TensorMap {
     let row = walked.columns.clone() * Dim::from(y.dtype.size() as i64);
     TensorMap {
@@ -113,7 +127,7 @@ pub(super) fn map_of_results(y: &TensorRef, walked: &Walked) -> TensorMap {
         dtype: y.dtype,
         dims: vec![walked.columns.clone(), walked.rows.clone(), numel(&walked.batches.shape)],
         strides: vec![row.clone(), row * walked.rows.clone()],
-        tile: vec![64, 64, 1],
+        tile: vec![64, 16, 1],
     }
 }
 

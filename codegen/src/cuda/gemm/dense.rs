@@ -8,7 +8,7 @@ use super::{
         kernel::{Code, Header, Kernel},
         program::{self, Results},
     },
-    bulk::{self, Box},
+    bulk::{self, Box, ceil_div},
     instruction,
     operand::Walk,
     product::{Product, Walked},
@@ -32,15 +32,18 @@ pub(super) struct Dense {
 }
 
 impl Dense {
-    /// The main loop, if the lanes divide a tile evenly.
-    pub fn choose(walks: [Walk; 2], lanes: usize) -> Option<Dense> {
-        matches!(lanes, 1 | 2 | 4).then_some(Dense { lanes, columns: 256, stages: 4, walks })
+    /// The main loop with tiles of this many columns, 256 or 128, if the lanes divide them into whole lines.
+    pub fn new(walks: [Walk; 2], lanes: usize, columns: i64) -> Option<Dense> {
+        let stages = if columns == 256 { 4 } else { 6 };
+        (columns % (64 * lanes as i64) == 0).then_some(Dense { lanes, columns, stages, walks })
     }
 
-    /// How many clusters of two blocks have work at a time.
-    pub fn tiles(self, rows: i64, columns: i64) -> i64 {
-        let (height, width) = (2 * ROWS, self.width());
-        ((rows + height - 1) / height) * ((columns + width - 1) / width)
+    /// About how many clocks a product takes: waves of clusters of two, each as long as its steps and its epilogue. Narrow tiles are slowed
+    /// by what a multiprocessor can read.
+    pub fn clocks(self, [rows, columns, depth]: [i64; 3], batches: i64) -> i64 {
+        let tiles = ceil_div(rows, 2 * ROWS) * ceil_div(columns, self.width()) * batches;
+        let step = if self.columns == 256 { 1024 } else { 700 };
+        ceil_div(tiles, bulk::MULTIPROCESSORS / 2) * (ceil_div(depth, i64::from(bulk::DEPTH)) * step + 3000)
     }
 
     /// Columns of a tile, of each lane.
@@ -54,8 +57,8 @@ impl Dense {
 
     fn shared_bytes(self) -> u32 {
         let stage = (ROWS + self.columns) as u32 * bulk::DEPTH * 2;
-        // Stages from a multiple of 1024, four staging buffers of 8 KB, then two barriers for each stage.
-        1024 + self.stages * (stage + 16) + 4 * 8192
+        // Stages from a multiple of 1024, two staging buffers of 2 KB for each of eight warps, then two barriers for each stage.
+        1024 + self.stages * (stage + 16) + 8 * 2 * 2048
     }
 
     /// The lambda `load`: this block's rows of A, and the half of B's tile that it sends to both.
@@ -97,21 +100,25 @@ impl Dense {
         let staged = bulk::staged(step, walked);
         let map = staged.map(|i| kernel.tensor_map(bulk::map_of_results(&step.outputs[i], walked)));
         let visit = product.epilogue(&mut kernel, step, walked, &names, 2, staged)?;
-        let (open, close) = match &map {
-            Some(map) => ("tile.open_staging();\n", format!("tile.close_staging({map}, n0 + pass * 64, m0, index.batch);\n")),
-            None => ("", String::new()),
+        let (open, close, finish) = match &map {
+            Some(map) => {
+                let close = format!("tile.close_staging({map}, n0 + pass * 64, m0, index.batch);\n");
+                ("tile.open_staging();\n", close, "tile.finish_staging();\n")
+            }
+            None => ("", String::new(), ""),
         };
+        let prefetch = bulk::prefetch(0, [&a].into_iter().chain(&bs).chain(&map));
         let every = "for (u32 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
         let body = format!(
             "using Shape = DenseShape<{}, Product, {}, {}, {}, {}, {}>;\nextern __shared__ char shared[];\n\
-             const u32 rank = cluster_rank();\nconst DenseRing<Shape> ring(shared);\n\
+             const u32 rank = cluster_rank();\n{prefetch}const DenseRing<Shape> ring(shared);\n\
              const u32 tiles_m = ({m} + {}) / {}, tiles_n = ({n} + {}) / {}, total = {batches} * tiles_m * tiles_n;\n\
              if (threadIdx.x < 128) {{\ngive_registers<40>();\nDensePlace<Shape> place;\n\
              if (threadIdx.x == 0) {every} {{\n{locate}{load}dense_produce(ring, place, {k}, load);\n}}\n}} else {{\n\
              take_registers<232>();\nDenseTile<Shape> tile(ring);\n{every} {{\n{locate}tile.multiply({k}, rows);\n\
              if (rows <= tile.first) continue;\n#pragma unroll\nfor (int pass = 0; pass < Shape::BN / 64; pass++) {{\n\
              if (n0 + pass * 64 >= {n}) break;\n{open}tile.each(pass, {visit});\n{close}}}\n}}\n\
-             if (threadIdx.x % 128 == 0) stores_wait_read<0>();\n}}\n\
+             {finish}}}\n\
              // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
             ctype::storage(dtype)?,
             self.columns,
@@ -138,5 +145,35 @@ impl Dense {
         };
         emitter.launch(kernel, code, flat(resident_grid(emitter.target) * when));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_loads_every_column_of_every_lane_once() {
+        let names = |count: usize| (0..count).map(|lane| format!("lane{lane}")).collect::<Vec<_>>();
+        for (lanes, columns, walk, boxes) in [
+            (1, 256, Walk::KMajor, 2),
+            (2, 256, Walk::KMajor, 2),
+            (4, 256, Walk::RowMajor, 4),
+            (1, 256, Walk::RowMajor, 4),
+            (2, 128, Walk::RowMajor, 2),
+        ] {
+            let main = Dense::new([Walk::KMajor, walk], lanes, columns).expect("lanes divide the columns");
+            let text = main.load("a", &names(lanes), ("0", vec!["0"; lanes]));
+            let mut shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
+            assert_eq!(shared.len(), boxes, "{text}");
+            shared.sort_unstable();
+            shared.dedup();
+            assert_eq!(shared.len(), boxes, "{text}");
+            for lane in names(lanes) {
+                assert!(shared.iter().any(|line| line.contains(&lane)), "{lane}: {text}");
+            }
+        }
+        assert_eq!(Dense::new([Walk::KMajor; 2], 4, 128), None);
+        assert_eq!(Dense::new([Walk::KMajor; 2], 3, 256), None);
     }
 }

@@ -21,14 +21,11 @@ pub(super) enum Engine {
     Blocks(MainLoop),
 }
 
-/// Numbers of rows up to which a kernel of its own runs where the number is a symbol.
-const STEPS: [i64; 4] = [16, 32, 64, 128];
+/// Numbers of rows up to which a kernel of its own may run where the number is a symbol.
+const LIMITS: [i64; 7] = [16, 64, 128, 256, 512, 1024, 2048];
 
 /// Products of fewer columns leave most of a wgmma tile empty.
 const FEW_COLUMNS: i64 = 64;
-
-/// Clusters of the large tile that keep a device busy enough: three quarters of what runs at once.
-const BUSY: i64 = 50;
 
 /// The kernels of a product, each with a factor of its grid: 1 where it runs and else 0.
 pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> Vec<(Engine, Dim)> {
@@ -42,39 +39,30 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     // What is not known is taken for large.
     let (columns, batches) = (columns.unwrap_or(4096), numel(&walked.batches.shape).as_const().unwrap_or(16));
     let depth = product.depth().as_const().unwrap_or(4096);
-    let dense = Dense::choose(walks, lanes);
-    let stream = |rows: i64| Stream::choose(walks, lanes, rows, columns, depth, batches).map(Engine::Stream);
     let block = |rows: Option<i64>| Engine::Blocks(MainLoop::choose(target, dtype, lanes, rows, Some(columns)));
-    let of = |rows: i64| match dense {
-        Some(dense) if rows > 64 && dense.tiles(rows, columns) * batches >= BUSY => Engine::Dense(dense),
-        Some(dense) if rows > 64 => stream(rows).unwrap_or(Engine::Dense(dense)),
-        _ => stream(rows).unwrap_or_else(|| block(Some(rows))),
+    let large = Dense::new(walks, lanes, 256).map_or_else(|| block(None), Engine::Dense);
+    let fastest = |rows: i64| {
+        let sizes = [rows, columns, depth];
+        let dense = [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64);
+        let dense = dense.map(|dense| (dense.clocks(sizes, batches), Engine::Dense(dense)));
+        let stream = Stream::choose(walks, lanes, sizes, batches);
+        let stream = stream.map(|stream| (stream.clocks(sizes, batches), Engine::Stream(stream)));
+        dense.chain(stream).min_by_key(|(clocks, _)| *clocks).map_or_else(|| block(Some(rows)), |(_, engine)| engine)
     };
     if let Some(rows) = walked.rows.as_const() {
-        return vec![(of(rows), Dim::from(1))];
+        return vec![(fastest(rows), Dim::from(1))];
     }
-    // Up to each number of rows the kernel for that many; beyond what the large tile needs to be busy, the large tile.
-    let most =
-        (1..).map(|tiles| tiles * 256).find(|&rows| dense.is_none_or(|dense| dense.tiles(rows, columns) * batches >= BUSY));
-    let most = most.unwrap_or(256).clamp(256, 8192) - 256;
-    let mut limits: Vec<i64> = STEPS.to_vec();
-    limits.extend((most > 128).then_some(most));
-    let beyond = |limit: i64| Dim::min(&walked.rows.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
     let mut cases: Vec<(Engine, Dim)> = vec![];
+    let mut add = |engine: Engine, when: Dim| match cases.last_mut() {
+        Some((last, condition)) if *last == engine => *condition = condition.clone() + when,
+        _ => cases.push((engine, when)),
+    };
     let mut from = Dim::from(1);
-    for limit in limits {
-        let after = beyond(limit);
-        let (engine, when) = (of(limit), from - after.clone());
-        from = after;
-        match cases.last_mut() {
-            Some((last, condition)) if *last == engine => *condition = condition.clone() + when,
-            _ => cases.push((engine, when)),
-        }
+    for limit in LIMITS {
+        let beyond = Dim::min(&walked.rows.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
+        add(fastest(limit), from - beyond.clone());
+        from = beyond;
     }
-    let large = dense.map_or_else(|| block(None), Engine::Dense);
-    match cases.last_mut() {
-        Some((last, condition)) if *last == large => *condition = condition.clone() + from,
-        _ => cases.push((large, from)),
-    }
+    add(large, from);
     cases
 }

@@ -82,6 +82,14 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
+        let checked = !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
+        if !checked {
+            // The copy engine leaves out what lies outside.
+            return Ok(format!(
+                "[&](int m, int n, const auto& acc) {{\n{declare}#pragma unroll\nfor (int e = 0; e < {}; e++) {call}{stores}}}",
+                self.run
+            ));
+        }
         let (run, valid) = match self.run {
             1 => (1, "1".to_string()),
             run => (run, format!("column + 1 < {columns} ? {run} : 1")),

@@ -104,7 +104,8 @@ impl MainLoop {
     /// Blocks that share a multiprocessor: accumulators of at most 64 a thread leave registers for two of 256 threads.
     pub fn residents(self, lanes: usize) -> u32 {
         match self {
-            MainLoop::Mma { .. } => 0,
+            // With no number, ptxas spills for the sake of a third block that shared memory has no room for.
+            MainLoop::Mma { .. } => 1,
             MainLoop::Tiled { tm, tn, .. } => {
                 if tm * tn * lanes as u32 <= 64 {
                     2

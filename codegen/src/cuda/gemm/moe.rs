@@ -19,7 +19,8 @@ use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
 
 /// A whole block: dispatch, gate and up with the gating, down, weighted sum.
 pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emit<()> {
-    let (x, gate, up, down) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 3)?, tensor(step, 5)?);
+    let (x, gate, down) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 5)?);
+    let lanes: Vec<&TensorRef> = [Some(gate), optional(step, 3)].into_iter().flatten().collect();
     let (ids, weights) = (tensor(step, 7)?, tensor(step, 8)?);
     let experts = experts_of(gate)?;
     let Some(choices) = ids.layout.shape[1].as_const() else {
@@ -31,7 +32,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let cases: Vec<(Engine, Engine, Dim)> = RowCount::cases(x.dtype, &rows, experts)
         .into_iter()
         .map(|case| {
-            let (up, down) = engines(emitter, x, [gate, up], down, case.rows);
+            let (up, down) = engines(emitter, x, &lanes, down, case.rows);
             (up, down, case.when)
         })
         .collect();
@@ -41,8 +42,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
     let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
     let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
-    let biases = [optional(step, 2), optional(step, 4)];
-    let mut gating = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
+    let biases = &[optional(step, 2), optional(step, 4)][..lanes.len()];
+    let mut gating = with_biases(&op.program, &biases.iter().map(|bias| bias.map(|b| b.dtype)).collect::<Vec<_>>());
     let [(active, stored)] = gating.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
     // The down projection reads rows of x's dtype, whatever the gating stores.
     let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
@@ -56,8 +57,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             depth: x.layout.shape[1].clone(),
             count: rows.clone(),
             rows: Rows::Gathered(x, choices),
-            weights: vec![gate.clone(), up.clone()],
-            biases: biases.into_iter().flatten().collect(),
+            weights: lanes.iter().map(|&lane| lane.clone()).collect(),
+            biases: biases.iter().copied().flatten().collect(),
             captures: vec![],
             program: &gating,
             target: Target::Scratch(activations),
@@ -91,18 +92,19 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
 }
 
 /// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
-fn engines(emitter: &Emitter, x: &TensorRef, lanes: [&TensorRef; 2], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
+fn engines(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
     let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
-    let up_strides = [Strides::of_rows(x), Strides::of_lane(lanes[0]), Strides::of_lane(lanes[1])];
+    let up_strides: Vec<Strides<'_>> =
+        [Strides::of_rows(x)].into_iter().chain(lanes.iter().map(|&lane| Strides::of_lane(lane))).collect();
     let down_strides = [Strides { row: inner, k: &Dim::from(1), bases: vec![] }, Strides::of_lane(down)];
     let choose = |lanes, columns: &Dim, strides: &[Strides<'_>]| {
         Wgmma::choose(emitter.target, x.dtype, lanes, [rows, columns.as_const()], strides)
     };
-    match (choose(2, inner, &up_strides), choose(1, outer, &down_strides)) {
+    match (choose(lanes.len(), inner, &up_strides), choose(1, outer, &down_strides)) {
         (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
         (Err(why), _) | (_, Err(why)) => {
             let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
-            let (up, down) = block(2, inner).over_same_rows(block(1, outer));
+            let (up, down) = block(lanes.len(), inner).over_same_rows(block(1, outer));
             (Engine::Blocks(up, why), Engine::Blocks(down, why))
         }
     }

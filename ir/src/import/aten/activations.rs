@@ -5,8 +5,8 @@ use super::{
     pointwise::in_opmath,
 };
 use crate::{
-    DType, Dim, Scalar, Value,
-    ops::{Pointwise, Slice, Softmax},
+    DType, Dim, Scalar, Shape, Value,
+    ops::{Pointwise, Reshape, Slice, Softmax},
 };
 
 pub fn gelu(c: &mut Call<'_, '_>) -> Built {
@@ -80,6 +80,11 @@ pub fn glu(c: &mut Call<'_, '_>) -> Built {
 pub fn softmax_of(c: &mut Call<'_, '_>, x: Value, dim: usize, log: bool, dtype: Option<DType>) -> Built<Value> {
     let dtype = dtype.unwrap_or(c.ty(x).dtype);
     let x = c.cast(x, dtype)?;
+    if c.ty(x).rank() == 0 {
+        let row = c.lines(x)?;
+        let result = c.op(Softmax { dim: 0, log, dtype }, [row.into()])?;
+        return c.op(Reshape { shape: Shape::new() }, [result.into()]);
+    }
     c.op(Softmax { dim, log, dtype }, [x.into()])
 }
 
@@ -96,4 +101,17 @@ pub fn softmax_core(c: &mut Call<'_, '_>, log: bool) -> Built {
     let dim = c.axis("dim", c.ty(x).rank())?;
     let dtype = c.flag("half_to_float")?.then_some(DType::F32);
     Ok(Out::Value(softmax_of(c, x, dim, log, dtype)?))
+}
+
+/// Softmax, but zero for rows of minus infinity alone (attention rows that see nothing).
+pub fn safe_softmax(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let rank = c.ty(x).rank();
+    let dim = c.axis("dim", rank)?;
+    let dtype = c.dtype("dtype")?;
+    let result = softmax_of(c, x, dim, false, dtype)?;
+    let masked = c.op(Pointwise::Eq, [x.into(), number(f64::NEG_INFINITY)])?;
+    let dims = if rank == 0 { crate::ops::Axes::new() } else { crate::ops::Axes::from_iter([dim]) };
+    let all = super::reductions::reduce(c, masked, crate::ops::ReduceKind::All, dims, true, DType::Bool)?;
+    Ok(Out::Value(c.op(Pointwise::Where, [all.into(), number(0.0), result.into()])?))
 }

@@ -45,6 +45,37 @@ pub fn with_logsumexp(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Values(smallvec![output, total, seed, offset]))
 }
 
+/// The gradients by query, key and value, of weights computed anew (`_scaled_dot_product_flash_attention_for_cpu_backward`).
+pub fn backward(c: &mut Call<'_, '_>) -> Built {
+    let Attention { weights, scale, .. } = attend(c)?;
+    let names = ["grad_out", "query", "key", "value", "out"];
+    let tensors = names.iter().map(|name| c.tensor(name)).collect::<Built<Vec<_>>>()?;
+    let (grad, q, k, v, out) = (tensors[0], tensors[1], tensors[2], tensors[3], tensors[4]);
+    let dtype = c.ty(q).dtype;
+    let wide = dtype.opmath();
+    let rank = c.ty(q).rank();
+    let mut dims: Axes = (0..rank).collect();
+    dims.swap(rank - 2, rank - 1);
+    let transposed = |c: &mut Call<'_, '_>, x: Value| c.op(Permute { dims: dims.clone() }, [x.into()]);
+    let columns = transposed(c, weights)?;
+    let of_value = c.op(MatMul {}, [columns.into(), grad.into()])?;
+    let values = transposed(c, v)?;
+    let by_weight = c.op(MatMul {}, [grad.into(), values.into()])?;
+    // Σ over a row of weight · gradient is that of result · gradient over the head.
+    let (wide_grad, wide_out) = (c.cast(grad, wide)?, c.cast(out, wide)?);
+    let product = c.op(Pointwise::Mul, [wide_grad.into(), wide_out.into()])?;
+    let sum = reduce(c, product, ReduceKind::Sum, Axes::from_iter([rank - 1]), true, wide)?;
+    let (by_weight, weights) = (c.cast(by_weight, wide)?, c.cast(weights, wide)?);
+    let centered = c.op(Pointwise::Sub, [by_weight.into(), sum.into()])?;
+    let by_score = c.op(Pointwise::Mul, [weights.into(), centered.into()])?;
+    let by_score = c.op(Pointwise::Mul, [by_score.into(), Scalar::Float(scale).into()])?;
+    let by_score = c.cast(by_score, dtype)?;
+    let of_query = c.op(MatMul {}, [by_score.into(), k.into()])?;
+    let rows = transposed(c, by_score)?;
+    let of_key = c.op(MatMul {}, [rows.into(), q.into()])?;
+    Ok(Out::Values(smallvec![of_query, of_key, of_value]))
+}
+
 /// What attention computes on the way.
 struct Attention {
     output: Value,
@@ -52,6 +83,8 @@ struct Attention {
     scores: Value,
     /// The scores' softmax.
     weights: Value,
+    /// What products of queries and keys are multiplied by.
+    scale: f64,
 }
 
 fn attend(c: &mut Call<'_, '_>) -> Built<Attention> {
@@ -107,7 +140,7 @@ fn attend(c: &mut Call<'_, '_>) -> Built<Attention> {
         (scores, softmax_of(c, scores, rank - 1, false, None)?)
     };
     let output = c.op(MatMul {}, [weights.into(), v.into()])?;
-    Ok(Attention { output, scores, weights })
+    Ok(Attention { output, scores, weights, scale })
 }
 
 /// True where the column does not come after the row.

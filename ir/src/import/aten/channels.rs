@@ -2,18 +2,16 @@
 
 use super::{
     super::call::{Built, Call, Fault, Out},
-    norms::normalized,
-    reductions::reduce,
     special::{float, two},
 };
 use crate::{
-    DType, Dim, Shape, Value,
-    ops::{Axes, Full, Pointwise as P, ReduceKind, Reshape},
+    DType, Dim, Operand, Scalar, Shape, Value,
+    ops::{Full, LayerNorm, Pointwise as P, Reshape},
 };
 use smallvec::smallvec;
 
 /// A value for each channel (dim 1) of a tensor of that rank.
-fn by_channel(c: &mut Call<'_, '_>, name: &str, rank: usize, dtype: DType) -> Built<Option<Value>> {
+pub fn by_channel(c: &mut Call<'_, '_>, name: &str, rank: usize, dtype: DType) -> Built<Option<Value>> {
     let Some(value) = c.optional(name)? else { return Ok(None) };
     let channels = c.ty(value).numel();
     let shape: Shape = (0..rank).map(|i| if i == 1 { channels.clone() } else { Dim::from(1) }).collect();
@@ -32,35 +30,6 @@ fn affine(c: &mut Call<'_, '_>, mut x: Value, weight: Option<Value>, bias: Optio
     Ok(x)
 }
 
-/// `(x - mean) / sqrt(var + eps)` over `dims`, with the mean and the reciprocal root, dims kept.
-fn standardized(c: &mut Call<'_, '_>, x: Value, dims: Axes, eps: f64) -> Built<[Value; 3]> {
-    let dtype = c.ty(x).dtype;
-    let mean = reduce(c, x, ReduceKind::Mean, dims.clone(), true, dtype)?;
-    let centered = two(c, P::Sub, x, mean)?;
-    let square = two(c, P::Mul, centered, centered)?;
-    let variance = reduce(c, square, ReduceKind::Mean, dims, true, dtype)?;
-    let shifted = two(c, P::Add, variance, float(eps))?;
-    let scale = c.op(P::Rsqrt, [shifted.into()])?;
-    Ok([two(c, P::Mul, centered, scale)?, mean, scale])
-}
-
-/// `native_layer_norm`: the result, and mean and reciprocal standard deviation in opmath with dims kept.
-pub fn native_layer_norm(c: &mut Call<'_, '_>) -> Built {
-    let input = c.tensor("input")?;
-    let count = normalized(c, input)?;
-    let ty = c.ty(input).clone();
-    let eps = c.float("eps")?;
-    let x = c.cast(input, ty.dtype.opmath())?;
-    let [normed, mean, scale] = standardized(c, x, (ty.rank() - count..ty.rank()).collect(), eps)?;
-    let wide = |c: &mut Call<'_, '_>, name: &str| match c.optional(name)? {
-        Some(value) => c.cast(value, ty.dtype.opmath()).map(Some),
-        None => Ok(None),
-    };
-    let (weight, bias) = (wide(c, "weight")?, wide(c, "bias")?);
-    let result = affine(c, normed, weight, bias)?;
-    Ok(Out::Values(smallvec![c.cast(result, ty.dtype)?, mean, scale]))
-}
-
 /// Each of `groups` groups of channels of each sample normalised: result, mean and reciprocal standard deviation of shape [N, groups].
 fn grouped(c: &mut Call<'_, '_>, input: Value, groups: Dim) -> Built<[Value; 3]> {
     let ty = c.ty(input).clone();
@@ -69,11 +38,11 @@ fn grouped(c: &mut Call<'_, '_>, input: Value, groups: Dim) -> Built<[Value; 3]>
     let each = channels.exact_div(&groups).filter(|_| !groups.is(0));
     each.ok_or_else(|| Fault::Bad(format!("{channels} channels do not divide into {groups} groups")))?;
     let wide = ty.dtype.opmath();
-    let x = c.cast(input, wide)?;
     let per_group = crate::types::numel(&ty.shape[1..]).exact_div(&groups);
     let per_group = per_group.ok_or_else(|| Fault::Bad("its groups are not even".into()))?;
-    let apart = c.op(Reshape { shape: Shape::from_iter([samples.clone(), groups.clone(), per_group]) }, [x.into()])?;
-    let [normed, mean, scale] = standardized(c, apart, Axes::from_iter([2]), eps)?;
+    let apart = c.op(Reshape { shape: Shape::from_iter([samples.clone(), groups.clone(), per_group]) }, [input.into()])?;
+    let norm = c.op(LayerNorm { eps: Scalar::Float(eps), dtype: wide }, [apart.into(), Operand::None, Operand::None])?;
+    let [normed, mean, scale] = [0, 1, 2].map(|index| Value { index, ..norm });
     let normed = c.op(Reshape { shape: ty.shape.clone() }, [normed.into()])?;
     let (weight, bias) = (by_channel(c, "weight", ty.rank(), wide)?, by_channel(c, "bias", ty.rank(), wide)?);
     let result = affine(c, normed, weight, bias)?;
@@ -135,7 +104,9 @@ pub fn native_batch_norm(c: &mut Call<'_, '_>) -> Built {
         return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
     }
     let result = by_running(c)?;
-    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: crate::Scalar::Int(0), dtype: DType::F32 };
+    let input = c.tensor("input")?;
+    let dtype = c.ty(input).dtype;
+    let empty = Full { shape: Shape::from_iter([Dim::from(0)]), value: Scalar::Int(0), dtype };
     let (mean, variance) = (c.op(empty.clone(), [])?, c.op(empty, [])?);
     Ok(Out::Values(smallvec![result, mean, variance]))
 }

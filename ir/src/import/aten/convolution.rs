@@ -5,7 +5,7 @@ use super::{
     reductions::reduce,
 };
 use crate::{
-    Dim, Scalar, Shape, Value,
+    Dim, Scalar, Shape, TensorType, Value,
     ops::{Axes, Cat, Convolution, ConvolutionInput, ConvolutionWeight, Full, Pointwise, ReduceKind, Reshape},
 };
 use smallvec::smallvec;
@@ -52,6 +52,20 @@ impl Settings {
         let extents: Option<Axes> = w.iter().skip(2).map(known).collect();
         let extents = extents.ok_or_else(|| Fault::Unsupported("with a kernel of dynamic size".into()))?;
         c.op(ConvolutionWeight { extents, stride, padding, dilation, groups }, [x.into(), grad.into()])
+    }
+
+    /// `x` with zeros behind it, where the extra padding of a transposed convolution's result has room for more windows.
+    fn lengthened(&self, c: &mut Call<'_, '_>, mut x: Value, extra: &Axes) -> Built<Value> {
+        for (i, &extra) in extra.iter().enumerate() {
+            let windows = (extra / self.stride[i].max(1)) as i64;
+            if windows > 0 {
+                let TensorType { dtype, mut shape } = c.ty(x).clone();
+                shape[2 + i] = Dim::from(windows);
+                let zero = c.op(Full { shape, value: Scalar::Int(0), dtype }, [])?;
+                x = c.op(Cat { dim: 2 + i }, [x.into(), zero.into()])?;
+            }
+        }
+        Ok(x)
     }
 
     /// Spatial extents of a transposed convolution's result.
@@ -156,25 +170,53 @@ pub fn transposed(c: &mut Call<'_, '_>) -> Built {
         return Err(Fault::Bad(format!("input and weight have {} and {} dims", c.ty(x).rank(), spatial + 2)));
     }
     let extents = settings.widened(&c.ty(x).shape.clone(), &c.ty(w).shape.clone(), &extra);
+    let x = settings.lengthened(c, x, &extra)?;
     let y = settings.of_input(c, x, w, extents)?;
     finished(c, y, alone)
 }
 
-/// Gradients by input, weight and bias. All three are computed; those that nothing reads are dropped.
+/// Gradients by input, weight and bias, as far as `output_mask` asks for them; an empty tensor stands for the others.
 pub fn backward(c: &mut Call<'_, '_>) -> Built {
     let (grad, x, w) = (c.tensor("grad_output")?, c.tensor("input")?, c.tensor("weight")?);
     let spatial = spatial(c, w)?;
     let padding = numbers(c, "padding", spatial)?;
     let settings = Settings::of(c, spatial, padding)?;
     let (x_shape, w_shape) = (c.ty(x).shape.clone(), c.ty(w).shape.clone());
-    let (of_x, of_w) = if c.flag("transposed")? {
-        (settings.forward(c, grad, w)?, settings.of_weight(c, grad, x, &w_shape)?)
-    } else {
-        let extents = x_shape.iter().skip(2).cloned().collect();
-        (settings.of_input(c, grad, w, extents)?, settings.of_weight(c, x, grad, &w_shape)?)
-    };
-    let dims: Axes = (0..spatial + 2).filter(|&i| i != 1).collect();
+    let wanted = c.flags("output_mask")?;
+    let wanted = |i: usize| wanted.get(i).copied().unwrap_or(true);
     let dtype = c.ty(grad).dtype;
-    let of_bias = reduce(c, grad, ReduceKind::Sum, dims, false, dtype)?;
+    let none = Full { shape: Shape::from_iter([Dim::from(0)]), value: Scalar::Int(0), dtype };
+    let transposed = c.flag("transposed")?;
+    let of_x = if !wanted(0) {
+        c.op(none.clone(), [])?
+    } else if transposed {
+        let all = settings.forward(c, grad, w)?;
+        // Windows that start in the output's extra padding belong to no input.
+        let mut own = all;
+        for (dim, extent) in x_shape.iter().enumerate().skip(2) {
+            if c.ty(own).shape[dim] != *extent {
+                let part = crate::ops::Slice { dim, start: Dim::from(0), end: extent.clone(), step: 1 };
+                own = c.op(part, [own.into()])?;
+            }
+        }
+        own
+    } else {
+        settings.of_input(c, grad, w, x_shape.iter().skip(2).cloned().collect())?
+    };
+    let of_w = if !wanted(1) {
+        c.op(none.clone(), [])?
+    } else if transposed {
+        let extra = numbers(c, "output_padding", spatial)?;
+        let x = settings.lengthened(c, x, &extra)?;
+        settings.of_weight(c, grad, x, &w_shape)?
+    } else {
+        settings.of_weight(c, x, grad, &w_shape)?
+    };
+    let of_bias = if wanted(2) {
+        let dims: Axes = (0..spatial + 2).filter(|&i| i != 1).collect();
+        reduce(c, grad, ReduceKind::Sum, dims, false, dtype)?
+    } else {
+        c.op(none, [])?
+    };
     Ok(Out::Values(smallvec![of_x, of_w, of_bias]))
 }

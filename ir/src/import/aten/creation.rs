@@ -102,7 +102,7 @@ pub fn arange(c: &mut Call<'_, '_>) -> Built {
     let Some(known) = start.as_const() else {
         // The row starts at a number: a dynamic start is added.
         let steps = c.op(Iota { len, start: 0, step, dtype }, [])?;
-        let start = super::super::number::of_dim(&mut c.translator.graph, &start, &c.name)?;
+        let start = c.size(&start)?;
         let shifted = c.op(Pointwise::Add, [steps.into(), start])?;
         return Ok(Out::Value(c.cast(shifted, dtype)?));
     };

@@ -2,8 +2,10 @@
 
 use super::{
     super::call::{Built, Call, Fault, Out},
+    diagonals::diagonal_of,
+    matmul::in_kind,
+    reductions::default_dtype,
     reductions::reduce,
-    selections::diagonal_of,
     special::two,
 };
 use crate::{
@@ -24,7 +26,7 @@ fn sum_out(c: &mut Call<'_, '_>, x: Labelled, kept: &dyn Fn(u32) -> bool) -> Bui
         return Ok(x);
     }
     let labels = x.labels.iter().copied().filter(|&label| kept(label)).collect();
-    let dtype = c.ty(x.value).dtype;
+    let dtype = default_dtype(ReduceKind::Sum, c.ty(x.value).dtype);
     Ok(Labelled { value: reduce(c, x.value, ReduceKind::Sum, dims, false, dtype)?, labels })
 }
 
@@ -100,7 +102,9 @@ fn without_repeats(c: &mut Call<'_, '_>, mut x: Labelled) -> Built<Labelled> {
     while let Some((i, j)) =
         (0..x.labels.len()).find_map(|i| (i + 1..x.labels.len()).find(|&j| x.labels[i] == x.labels[j]).map(|j| (i, j)))
     {
-        x.value = diagonal_of(c, x.value, 0, i, j)?;
+        let whole = c.translator.aliases.storage(x.value);
+        let diagonal = diagonal_of(c, whole, 0, i, j)?;
+        x.value = c.read(diagonal)?;
         let label = x.labels[i];
         x.labels.remove(j);
         x.labels.remove(i);
@@ -188,8 +192,15 @@ pub fn mv(c: &mut Call<'_, '_>) -> Built {
 }
 
 /// The sum of products of two vectors.
-pub fn dot(c: &mut Call<'_, '_>, other: &str) -> Built {
-    let (a, b) = (c.tensor("self")?, c.tensor(other)?);
+pub fn dot(c: &mut Call<'_, '_>) -> Built {
+    let (a, b) = (c.tensor("self")?, c.tensor("tensor")?);
+    Ok(Out::Value(by_labels(c, a, b, &[0], &[0], &[])?))
+}
+
+/// The product of two vectors, the first one conjugated.
+pub fn vdot(c: &mut Call<'_, '_>) -> Built {
+    let (a, b) = (c.tensor("self")?, c.tensor("other")?);
+    let a = if c.ty(a).dtype.is_complex() { c.op(P::Conj, [a.into()])? } else { a };
     Ok(Out::Value(by_labels(c, a, b, &[0], &[0], &[])?))
 }
 
@@ -205,7 +216,8 @@ pub fn outer(c: &mut Call<'_, '_>) -> Built {
 /// `beta · self + alpha · product`.
 fn added(c: &mut Call<'_, '_>, product: Value) -> Built {
     let x = c.tensor("self")?;
-    let (beta, alpha) = (c.scalar("beta")?, c.scalar("alpha")?);
+    let dtype = c.ty(product).dtype;
+    let (beta, alpha) = (in_kind(c.scalar("beta")?, dtype), in_kind(c.scalar("alpha")?, dtype));
     let product = if alpha.as_f64() == 1.0 { product } else { two(c, P::Mul, product, alpha)? };
     if beta.as_f64() == 0.0 {
         return Ok(Out::Value(product));
@@ -225,4 +237,18 @@ pub fn addbmm(c: &mut Call<'_, '_>) -> Built {
     let (a, b) = (c.tensor("batch1")?, c.tensor("batch2")?);
     let product = by_labels(c, a, b, &[0, 1, 2], &[0, 2, 3], &[1, 3])?;
     added(c, product)
+}
+
+/// Products over the last dims of both; numbers multiply elementwise.
+pub fn inner(c: &mut Call<'_, '_>) -> Built {
+    let (a, b) = (c.tensor("self")?, c.tensor("other")?);
+    let (left, right) = (c.ty(a).rank() as u32, c.ty(b).rank() as u32);
+    if left == 0 || right == 0 {
+        return Ok(Out::Value(two(c, P::Mul, a, b)?));
+    }
+    let shared = left + right;
+    let of_a: Vec<u32> = (0..left - 1).chain([shared]).collect();
+    let of_b: Vec<u32> = (left..shared - 1).chain([shared]).collect();
+    let out: Vec<u32> = (0..left - 1).chain(left..shared - 1).collect();
+    Ok(Out::Value(by_labels(c, a, b, &of_a, &of_b, &out)?))
 }

@@ -1,10 +1,7 @@
 //! Gathers, scatters, joins and orders.
 
 use super::{
-    super::{
-        call::{Built, Call, Fault, Out},
-        number,
-    },
+    super::call::{Built, Call, Fault, Out},
     pointwise::common_dtype,
     updates::iota,
 };
@@ -33,7 +30,7 @@ pub fn index(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
     let (axes, indices) = indices(c)?;
     if indices.iter().any(|&index| is_mask(c, index)) {
-        return Err(Fault::Unsupported("by a mask: the size of the result depends on data".into()));
+        return of_unknown_size(c);
     }
     let operands = std::iter::once(x).chain(indices).map(Operand::from).collect::<Vec<_>>();
     Ok(Out::Value(c.op(Index { axes }, operands)?))
@@ -52,27 +49,97 @@ pub fn index_put(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(c.op(IndexPut { axes, accumulate }, operands)?))
 }
 
-/// One value wherever a mask over the leading dims holds; several values would need their rank among the chosen.
+/// Where a mask over the leading dims holds, the values in turn, or one for all; or their sums with what is there.
 fn masked_put(c: &mut Call<'_, '_>, x: Value, values: Value, indices: &[Value], accumulate: bool) -> Built {
     let &[mask] = indices else { return Err(Fault::Unsupported("by a mask beside other indices".into())) };
-    if c.ty(mask).dtype != DType::Bool || accumulate || !c.ty(values).numel().is(1) {
-        return Err(Fault::Unsupported("by a mask, of several values".into()));
-    }
     let rank = c.ty(x).rank();
+    let rest = rank.checked_sub(c.ty(mask).rank()).ok_or_else(|| Fault::Bad("its mask has more dims than the tensor".into()))?;
+    let mask = truth(c, mask)?;
+    let of_values = c.ty(values).clone();
+    let values = if of_values.rank() <= rest {
+        values
+    } else if of_values.rank() == rest + 1 {
+        let values = c.translator.aliases.storage(values);
+        if of_values.shape[0].is(1) {
+            let shape = of_values.shape[1..].iter().cloned().collect();
+            let one = c.view(values, Reshape { shape })?;
+            c.read(one)?
+        } else {
+            let values = c.read(values)?;
+            in_turn(c, mask, values)?
+        }
+    } else {
+        return Err(Fault::Bad(format!("values {of_values} for {rest} dims behind the mask")));
+    };
     let mut shape = c.ty(mask).shape.clone();
-    shape.resize(rank.max(shape.len()), Dim::from(1));
+    shape.resize(rank, Dim::from(1));
     let mask = c.op(Reshape { shape }, [mask.into()])?;
-    let value = c.op(Reshape { shape: Shape::new() }, [values.into()])?;
-    Ok(Out::Value(c.op(Pointwise::Where, [mask.into(), value.into(), x.into()])?))
+    let values = if accumulate { c.op(Pointwise::Add, [x.into(), values.into()])? } else { values };
+    Ok(Out::Value(c.op(Pointwise::Where, [mask.into(), values.into(), x.into()])?))
+}
+
+/// A mask as bools.
+fn truth(c: &mut Call<'_, '_>, mask: Value) -> Built<Value> {
+    if c.ty(mask).dtype == DType::Bool { Ok(mask) } else { c.op(Pointwise::Ne, [mask.into(), Scalar::Int(0).into()]) }
+}
+
+/// For each place of the mask that holds, the next row of `values`; some row for the others.
+fn in_turn(c: &mut Call<'_, '_>, mask: Value, values: Value) -> Built<Value> {
+    let ty = c.ty(mask).clone();
+    let flat = c.op(Reshape { shape: Shape::from_iter([ty.numel()]) }, [mask.into()])?;
+    let count = c.op(crate::ops::Cumsum { dim: 0, dtype: DType::I64 }, [flat.into()])?;
+    let position = c.op(Pointwise::Sub, [count.into(), Scalar::Int(1).into()])?;
+    let position = c.op(Pointwise::Where, [flat.into(), position.into(), Scalar::Int(0).into()])?;
+    let position = c.op(Reshape { shape: ty.shape }, [position.into()])?;
+    c.op(Index { axes: Axes::from_iter([0]) }, [values.into(), position.into()])
+}
+
+/// Elements of `source` in turn wherever the mask holds.
+pub fn masked_scatter(c: &mut Call<'_, '_>) -> Built {
+    let (x, mask, source) = (c.tensor("self")?, c.tensor("mask")?, c.tensor("source")?);
+    let shape = crate::ops::infer::broadcast(&c.ty(x).shape.clone(), &c.ty(mask).shape.clone())?;
+    let (x, mask) = (c.expand(x, &shape)?, truth(c, mask)?);
+    let mask = c.expand(mask, &shape)?;
+    let count = c.ty(source).numel();
+    let flat = c.op(Reshape { shape: Shape::from_iter([count]) }, [source.into()])?;
+    let values = in_turn(c, mask, flat)?;
+    Ok(Out::Value(c.op(Pointwise::Where, [mask.into(), values.into(), x.into()])?))
+}
+
+/// `self[indices]` where the mask holds, else `fill`; indices beyond the mask may be anything.
+pub fn masked_index(c: &mut Call<'_, '_>) -> Built {
+    let (x, mask) = (c.tensor("self")?, c.tensor("mask")?);
+    let (axes, indices) = indices(c)?;
+    let dtype = c.ty(x).dtype;
+    let mut operands: Vec<Operand> = vec![x.into()];
+    for (&axis, index) in axes.iter().zip(indices) {
+        let last = c.ty(x).shape[axis].clone() - Dim::from(1);
+        let last = c.size(&last)?;
+        let above = c.op(Pointwise::Maximum, [index.into(), Scalar::Int(0).into()])?;
+        operands.push(c.op(Pointwise::Minimum, [above.into(), last])?.into());
+    }
+    let picked = c.op(Index { axes }, operands)?;
+    let fill = c.scalar("fill")?;
+    let result = c.op(Pointwise::Where, [mask.into(), picked.into(), fill.into()])?;
+    Ok(Out::Value(c.cast(result, dtype)?))
+}
+
+/// What has as many elements as the data says: every extent here is known from the inputs' extents.
+pub fn of_unknown_size(_: &mut Call<'_, '_>) -> Built {
+    Err(Fault::Unsupported(
+        "the size of its result depends on the data: keep the elements in place, with `torch.where` or a mask of zeros".into(),
+    ))
 }
 
 pub fn index_select(c: &mut Call<'_, '_>) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
-    if c.ty(index).rank() != 1 || c.ty(x).rank() == 0 {
-        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
+    if c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
     }
     let dim = c.axis("dim", c.ty(x).rank())?;
-    Ok(Out::Value(c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?))
+    let picked = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), index.into()])?;
+    Ok(Out::Value(if source == x { picked } else { c.op(Reshape { shape: Shape::new() }, [picked.into()])? }))
 }
 
 /// Rows of a table. Negative ids are refused, unlike by indexing: they become a number that is out of range from either end.
@@ -95,11 +162,14 @@ pub fn embedding(c: &mut Call<'_, '_>) -> Built {
 pub fn gather(c: &mut Call<'_, '_>) -> Built {
     let (x, index) = (c.tensor("self")?, c.tensor("index")?);
     let dim = c.axis("dim", c.ty(x).rank())?;
-    Ok(Out::Value(c.op(Gather { dim }, [x.into(), index.into()])?))
+    let shape = c.ty(index).shape.clone();
+    let (x, index) = (c.lines(x)?, c.lines(index)?);
+    let picked = c.op(Gather { dim }, [x.into(), index.into()])?;
+    Ok(Out::Value(if c.ty(picked).shape == shape { picked } else { c.op(Reshape { shape }, [picked.into()])? }))
 }
 
 /// The leading part of `src` that `index` covers: scatters may leave the rest unread.
-fn covered(c: &mut Call<'_, '_>, mut src: Value, index: Value) -> Built<Value> {
+pub fn covered(c: &mut Call<'_, '_>, mut src: Value, index: Value) -> Built<Value> {
     let shape = c.ty(index).shape.clone();
     for (dim, extent) in shape.iter().enumerate() {
         if c.ty(src).shape.get(dim).is_some_and(|have| have != extent) {
@@ -112,15 +182,17 @@ fn covered(c: &mut Call<'_, '_>, mut src: Value, index: Value) -> Built<Value> {
 
 /// `out[i][index[i][j]] = src[i][j]`: an index_put whose other indices are the positions themselves.
 pub fn scatter(c: &mut Call<'_, '_>) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
     let ty = c.ty(x).clone();
     let shape = c.ty(index).shape.clone();
-    if ty.rank() == 0 || shape.len() != ty.rank() {
-        return Err(Fault::Unsupported("of 0-d tensors".into()));
+    if shape.len() != ty.rank() {
+        return Err(Fault::Bad(format!("its index has {} dims, the tensor {}", shape.len(), ty.rank())));
     }
     let dim = c.axis("dim", ty.rank())?;
     let values = if c.row.has("src") {
         let src = c.tensor("src")?;
+        let src = c.lines(src)?;
         let src = covered(c, src, index)?;
         c.cast(src, ty.dtype)?
     } else {
@@ -138,14 +210,18 @@ pub fn scatter(c: &mut Call<'_, '_>) -> Built {
         along[axis] = extent.clone();
         operands.push(c.op(Reshape { shape: along }, [positions.into()])?.into());
     }
-    Ok(Out::Value(c.op(IndexPut { axes: (0..ty.rank()).collect(), accumulate: false }, operands)?))
+    let written = c.op(IndexPut { axes: (0..ty.rank()).collect(), accumulate: false }, operands)?;
+    Ok(Out::Value(if source == x { written } else { c.op(Reshape { shape: Shape::new() }, [written.into()])? }))
 }
 
 pub fn scatter_add(c: &mut Call<'_, '_>) -> Built {
     let (x, index, src) = (c.tensor("self")?, c.tensor("index")?, c.tensor("src")?);
     let dim = c.axis("dim", c.ty(x).rank())?;
+    let shape = c.ty(x).shape.clone();
+    let (x, index, src) = (c.lines(x)?, c.lines(index)?, c.lines(src)?);
     let src = covered(c, src, index)?;
-    Ok(Out::Value(c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?))
+    let sum = c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?;
+    Ok(Out::Value(if c.ty(sum).shape == shape { sum } else { c.op(Reshape { shape }, [sum.into()])? }))
 }
 
 /// Positions from the last to the first.
@@ -154,10 +230,17 @@ fn reversed(c: &mut Call<'_, '_>, extent: &Dim) -> Built<Value> {
         Some(len) => c.op(Iota { len: len.into(), start: len - 1, step: -1, dtype: DType::I64 }, []),
         None => {
             let down = c.op(Iota { len: extent.clone(), start: -1, step: -1, dtype: DType::I64 }, [])?;
-            let len = number::of_dim(&mut c.translator.graph, extent, &c.name)?;
+            let len = c.size(extent)?;
             c.op(Pointwise::Add, [down.into(), len])
         }
     }
+}
+
+/// `x` with a dim in reverse.
+pub fn flipped(c: &mut Call<'_, '_>, x: Value, dim: usize) -> Built<Value> {
+    let extent = c.ty(x).shape[dim].clone();
+    let positions = reversed(c, &extent)?;
+    c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), positions.into()])
 }
 
 pub fn flip(c: &mut Call<'_, '_>) -> Built {
@@ -165,8 +248,7 @@ pub fn flip(c: &mut Call<'_, '_>) -> Built {
     let shape = c.ty(x).shape.clone();
     let dims = c.axes("dims", shape.len())?.unwrap_or_default();
     for dim in dims.into_iter().filter(|&dim| dim < shape.len()) {
-        let positions = reversed(c, &shape[dim])?;
-        x = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), positions.into()])?;
+        x = flipped(c, x, dim)?;
     }
     Ok(Out::Value(x))
 }
@@ -223,7 +305,7 @@ fn repeated(c: &mut Call<'_, '_>, x: Value, repeats: Vec<Dim>) -> Built {
 }
 
 /// Values joined along a dim, in the dtype they promote to.
-fn join(c: &mut Call<'_, '_>, values: &[Value], dim: usize) -> Built<Value> {
+pub fn join(c: &mut Call<'_, '_>, values: &[Value], dim: usize) -> Built<Value> {
     let dtype = common_dtype(c, values)?;
     let parts: Vec<Operand> = values.iter().map(|&value| c.cast(value, dtype).map(Operand::from)).collect::<Built<_>>()?;
     match parts[..] {
@@ -322,32 +404,42 @@ pub fn diff(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(x))
 }
 
-fn sorted(c: &mut Call<'_, '_>) -> Built<crate::NodeId> {
-    let x = c.tensor("self")?;
-    if c.ty(x).rank() == 0 {
-        return Err(Fault::Unsupported("of a 0-d tensor".into()));
+/// Both results of an order, in the shape of a 0-d tensor where that was the source.
+fn ordered(c: &mut Call<'_, '_>, x: Value, op: impl Into<Op>) -> Built<[Value; 2]> {
+    let row = c.lines(x)?;
+    let node = c.ops(op, [row.into()])?;
+    let mut results = [Value { node, index: 0 }, Value { node, index: 1 }];
+    if row != x {
+        for result in &mut results {
+            *result = c.op(Reshape { shape: Shape::new() }, [(*result).into()])?;
+        }
     }
+    Ok(results)
+}
+
+fn sorted(c: &mut Call<'_, '_>) -> Built<[Value; 2]> {
+    let x = c.tensor("self")?;
     let (dim, descending) = (c.axis("dim", c.ty(x).rank())?, c.flag("descending")?);
-    c.ops(Sort { dim, descending }, [x.into()])
+    ordered(c, x, Sort { dim, descending })
 }
 
 pub fn sort(c: &mut Call<'_, '_>) -> Built {
-    let node = sorted(c)?;
-    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+    Ok(Out::Values(sorted(c)?.into_iter().collect()))
 }
 
 pub fn argsort(c: &mut Call<'_, '_>) -> Built {
-    Ok(Out::Value(Value { node: sorted(c)?, index: 1 }))
+    Ok(Out::Value(sorted(c)?[1]))
+}
+
+/// Values sorted along the first dim.
+pub fn msort(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    Ok(Out::Value(ordered(c, x, Sort { dim: 0, descending: false })?[0]))
 }
 
 pub fn topk(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
-    let rank = c.ty(x).rank();
     let k = usize::try_from(c.int("k")?).map_err(|_| Fault::Bad("its k is negative".into()))?;
-    if rank == 0 {
-        return Err(Fault::Unsupported("of a 0-d tensor".into()));
-    }
-    let (dim, largest) = (c.axis("dim", rank)?, c.flag("largest")?);
-    let node = c.ops(TopK { k, dim, largest }, [x.into()])?;
-    Ok(Out::Values(smallvec![Value { node, index: 0 }, Value { node, index: 1 }]))
+    let (dim, largest) = (c.axis("dim", c.ty(x).rank())?, c.flag("largest")?);
+    Ok(Out::Values(ordered(c, x, TopK { k, dim, largest })?.into_iter().collect()))
 }

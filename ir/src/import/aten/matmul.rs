@@ -61,9 +61,9 @@ fn times(c: &mut Call<'_, '_>, x: Value, factor: Scalar) -> Built<Value> {
 /// `beta · self + alpha · (a · b)`; a factor of zero leaves its term out, NaN or not (`addmm_impl_cpu_`).
 pub fn add_product(c: &mut Call<'_, '_>, a: &str, b: &str) -> Built {
     let (x, a, b) = (c.tensor("self")?, c.tensor(a)?, c.tensor(b)?);
-    let (beta, alpha) = (c.scalar("beta")?, c.scalar("alpha")?);
     let product = c.op(MatMul {}, [a.into(), b.into()])?;
     let ty = c.ty(product).clone();
+    let (beta, alpha) = (in_kind(c.scalar("beta")?, ty.dtype), in_kind(c.scalar("alpha")?, ty.dtype));
     let product = if alpha.as_f64() == 0.0 {
         let value = if ty.dtype.is_int() { Scalar::Int(0) } else { Scalar::Float(0.0) };
         c.op(Full { shape: ty.shape.clone(), value, dtype: ty.dtype }, [])?
@@ -120,5 +120,33 @@ pub fn grouped_mm_fallback(c: &mut Call<'_, '_>) -> Built {
     match (c.ty(x).rank(), c.ty(weight).rank()) {
         (2, 3) => Ok(Out::Value(c.op(GroupedMm {}, [x.into(), weight.into(), offs.into()])?)),
         (left, right) => Err(Fault::Unsupported(format!("of {left}-d and {right}-d tensors"))),
+    }
+}
+
+/// `beta · self + alpha · vec1 ⊗ vec2`; a beta of zero leaves `self` out.
+pub fn add_outer(c: &mut Call<'_, '_>) -> Built {
+    let (x, a, b) = (c.tensor("self")?, c.tensor("vec1")?, c.tensor("vec2")?);
+    let (beta, alpha) = (c.scalar("beta")?, c.scalar("alpha")?);
+    let (rows, columns) = (c.ty(a).numel(), c.ty(b).numel());
+    let column = reshape(c, a, Shape::from_iter([rows, Dim::from(1)]))?;
+    let row = reshape(c, b, Shape::from_iter([Dim::from(1), columns]))?;
+    let dtype = super::pointwise::common_dtype(c, &[x, a, b])?;
+    let product = c.op(Pointwise::Mul, [column.into(), row.into()])?;
+    let (alpha, beta) = (in_kind(alpha, dtype), in_kind(beta, dtype));
+    let product = c.cast(product, dtype)?;
+    let product = times(c, product, alpha)?;
+    if beta.as_f64() == 0.0 {
+        return Ok(Out::Value(product));
+    }
+    let x = times(c, x, beta)?;
+    Ok(Out::Value(c.op(Pointwise::Add, [x.into(), product.into()])?))
+}
+
+/// A factor as PyTorch hands it to kernels: cut to an integer where the elements are.
+pub fn in_kind(factor: Scalar, dtype: DType) -> Scalar {
+    match dtype {
+        DType::Bool => Scalar::Bool(factor.as_f64() != 0.0),
+        dtype if dtype.is_int() => Scalar::Int(factor.as_i64()),
+        _ => factor,
     }
 }

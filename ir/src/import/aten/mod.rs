@@ -5,23 +5,33 @@
 mod activations;
 mod attention;
 mod channels;
+mod complex;
 mod convolution;
 mod creation;
+mod diagonals;
 mod einsum;
+mod gradients;
 mod higher_order;
 mod indexing;
+mod layouts;
 mod losses;
 mod matmul;
 mod norms;
 mod pointwise;
+mod pooling;
+mod ranks;
 mod rarer;
 mod reductions;
+mod resample;
+mod seldom;
 mod selections;
 mod sizes;
 mod slices;
+mod slopes;
 mod special;
 mod statistics;
 mod table;
+mod taps;
 mod updates;
 mod views;
 
@@ -65,7 +75,7 @@ impl Row {
 pub fn lookup(target: &str) -> Option<&'static Row> {
     static ROWS: LazyLock<HashMap<String, Row>> = LazyLock::new(|| {
         let mut rows = HashMap::new();
-        for &(schema, build) in table::ROWS.iter().chain(rarer::ROWS) {
+        for &(schema, build) in table::ROWS.iter().chain(rarer::ROWS).chain(seldom::ROWS) {
             let (target, params) = parse(schema);
             // `name[_].overload` lists the operator and its in-place form.
             if target.contains("[_]") {
@@ -99,7 +109,7 @@ pub struct Operator {
 
 /// All operators that import, sorted by target; those that only check are left out.
 pub fn operators() -> Vec<Operator> {
-    let rows = table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE);
+    let rows = table::ROWS.iter().chain(rarer::ROWS).chain(seldom::ROWS).chain(table::IN_PLACE);
     let mut all: Vec<Operator> = rows
         .map(|&(schema, _)| {
             let (target, parameters) = schema.split_once('(').unwrap_or((schema, ""));
@@ -153,7 +163,9 @@ fn literal(text: &str) -> Argument {
         "None" => Argument::None,
         "True" => Argument::Bool(true),
         "False" => Argument::Bool(false),
-        "[]" => Argument::Ints(Vec::new()),
+        _ if text.starts_with('[') => {
+            Argument::Ints(text.trim_matches(['[', ']']).split(',').filter_map(|item| item.trim().parse().ok()).collect())
+        }
         _ if text.starts_with('\'') => Argument::Str(text.trim_matches('\'').into()),
         _ => match text.parse() {
             Ok(int) => Argument::Int(int),
@@ -185,8 +197,13 @@ mod tests {
     #[test]
     fn no_target_is_listed_twice_and_every_default_parses() {
         let mut seen = std::collections::HashSet::new();
-        let rows =
-            table::ROWS.iter().chain(rarer::ROWS).chain(table::IN_PLACE).map(|row| row.0).chain(table::DROPPED.iter().copied());
+        let rows = table::ROWS
+            .iter()
+            .chain(rarer::ROWS)
+            .chain(seldom::ROWS)
+            .chain(table::IN_PLACE)
+            .map(|row| row.0)
+            .chain(table::DROPPED.iter().copied());
         for schema in rows {
             let (target, params) = parse(schema);
             assert!(seen.insert(target.clone()), "{target} is listed twice");

@@ -1,12 +1,13 @@
-//! Layer norms.
+//! Norms over the last dims.
 
 use super::{
     super::call::{Built, Call, Fault, Out},
     reductions::reduce,
 };
 use crate::{
-    DType, Scalar, Shape, Value,
-    ops::{Axes, Pointwise, ReduceKind, RmsNorm},
+    DType, Dim, Operand, Scalar, Shape, Value,
+    ops::{LayerNorm, Pointwise, ReduceKind, Reshape, RmsNorm},
+    types::numel,
 };
 
 /// How many trailing dims are normalised; their extents must be the given ones.
@@ -20,36 +21,65 @@ pub fn normalized(c: &Call<'_, '_>, x: Value) -> Built<usize> {
 }
 
 /// A weight or bias in the dtype of the computation.
-fn wide(c: &mut Call<'_, '_>, name: &str, dtype: DType) -> Built<Option<Value>> {
+pub fn wide(c: &mut Call<'_, '_>, name: &str, dtype: DType) -> Built<Option<Value>> {
     match c.optional(name)? {
         Some(value) => c.cast(value, dtype).map(Some),
         None => Ok(None),
     }
 }
 
-/// `(x - mean) / sqrt(var + eps) · weight + bias`, in opmath (aten/src/ATen/native/cpu/layer_norm_kernel.cpp).
+/// Weight or bias of a norm over `count` dims, which the row takes as one.
+fn parameter(c: &mut Call<'_, '_>, name: &str, count: usize) -> Built<Operand> {
+    match c.optional(name)? {
+        Some(value) if count != 1 => {
+            let shape = Shape::from_iter([c.ty(value).numel()]);
+            Ok(c.op(Reshape { shape }, [value.into()])?.into())
+        }
+        value => Ok(value.map_or(Operand::None, Into::into)),
+    }
+}
+
+/// The last `count` dims as one, which is the dim that rows of norms normalise.
+fn joined(c: &mut Call<'_, '_>, x: Value, count: usize) -> Built<Value> {
+    let ty = c.ty(x).clone();
+    let tail = ty.rank() - count;
+    let shape = ty.shape[..tail].iter().cloned().chain([numel(&ty.shape[tail..])]).collect();
+    if count == 1 { Ok(x) } else { c.op(Reshape { shape }, [x.into()]) }
+}
+
+/// `(x - mean) / sqrt(variance + eps) · weight + bias` over the last `count` dims, with mean and reciprocal root, dims kept.
+pub fn normed(c: &mut Call<'_, '_>, input: Value, count: usize) -> Built<[Value; 3]> {
+    let ty = c.ty(input).clone();
+    let eps = Scalar::Float(c.float("eps")?);
+    let rows = joined(c, input, count)?;
+    let (weight, bias) = (parameter(c, "weight", count)?, parameter(c, "bias", count)?);
+    let norm = c.op(LayerNorm { eps, dtype: ty.dtype }, [rows.into(), weight, bias])?;
+    let [result, mean, scale] = [0, 1, 2].map(|index| Value { index, ..norm });
+    if count == 1 {
+        return Ok([result, mean, scale]);
+    }
+    let tail = ty.rank() - count;
+    let kept: Shape = ty.shape[..tail].iter().cloned().chain(vec![Dim::from(1); count]).collect();
+    let result = c.op(Reshape { shape: ty.shape }, [result.into()])?;
+    let mean = c.op(Reshape { shape: kept.clone() }, [mean.into()])?;
+    Ok([result, mean, c.op(Reshape { shape: kept }, [scale.into()])?])
+}
+
+/// In opmath (aten/src/ATen/native/cpu/layer_norm_kernel.cpp).
 pub fn layer_norm(c: &mut Call<'_, '_>) -> Built {
     let input = c.tensor("input")?;
     let count = normalized(c, input)?;
-    let ty = c.ty(input).clone();
-    let dtype = ty.dtype.opmath();
-    let eps = Scalar::Float(c.float("eps")?);
-    let dims: Axes = (ty.rank() - count..ty.rank()).collect();
-    let x = c.cast(input, dtype)?;
-    let mean = reduce(c, x, ReduceKind::Mean, dims.clone(), true, dtype)?;
-    let centered = c.op(Pointwise::Sub, [x.into(), mean.into()])?;
-    let square = c.op(Pointwise::Mul, [centered.into(), centered.into()])?;
-    let variance = reduce(c, square, ReduceKind::Mean, dims, true, dtype)?;
-    let shifted = c.op(Pointwise::Add, [variance.into(), eps.into()])?;
-    let scale = c.op(Pointwise::Rsqrt, [shifted.into()])?;
-    let mut result = c.op(Pointwise::Mul, [centered.into(), scale.into()])?;
-    if let Some(weight) = wide(c, "weight", dtype)? {
-        result = c.op(Pointwise::Mul, [result.into(), weight.into()])?;
-    }
-    if let Some(bias) = wide(c, "bias", dtype)? {
-        result = c.op(Pointwise::Add, [result.into(), bias.into()])?;
-    }
-    Ok(Out::Value(c.cast(result, ty.dtype)?))
+    Ok(Out::Value(normed(c, input, count)?[0]))
+}
+
+/// The result, and mean and reciprocal standard deviation with dims kept.
+pub fn native_layer_norm(c: &mut Call<'_, '_>) -> Built {
+    let input = c.tensor("input")?;
+    let count = normalized(c, input)?;
+    let [result, mean, scale] = normed(c, input, count)?;
+    // Kernels of some devices keep the statistics in the dtype of the input, others in opmath: the archive says which.
+    let kept = c.declared(1)?.map_or(c.ty(input).dtype, |ty| ty.dtype);
+    Ok(Out::Values([result, c.cast(mean, kept)?, c.cast(scale, kept)?].into_iter().collect()))
 }
 
 /// The distance from one to the next float, `torch.finfo(dtype).eps`.
@@ -67,21 +97,30 @@ pub fn rms_norm(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("input")?;
     let count = normalized(c, x)?;
     let ty = c.ty(x).clone();
-    let eps = Scalar::Float(c.number("eps")?.map_or(epsilon(ty.dtype), |eps| Ok(eps.as_f64()))?);
-    let weight = c.optional("weight")?;
-    if count == 1 {
-        let weight = weight.map_or(crate::Operand::None, Into::into);
-        return Ok(Out::Value(c.op(RmsNorm { eps, dtype: ty.dtype }, [x.into(), weight])?));
+    if !ty.dtype.is_float() {
+        return Err(Fault::Unsupported(format!("of {}", ty.dtype)));
     }
-    // The row normalises the last dim: several are seen as one.
-    let tail = ty.rank() - count;
-    let joined = crate::types::numel(&ty.shape[tail..]);
-    let flat: Shape = ty.shape[..tail].iter().cloned().chain([joined.clone()]).collect();
-    let rows = c.op(crate::ops::Reshape { shape: flat }, [x.into()])?;
-    let weight = match weight {
-        Some(weight) => c.op(crate::ops::Reshape { shape: Shape::from_iter([joined]) }, [weight.into()])?.into(),
-        None => crate::Operand::None,
-    };
+    let eps = Scalar::Float(c.number("eps")?.map_or(epsilon(ty.dtype), |eps| Ok(eps.as_f64()))?);
+    let (rows, weight) = (joined(c, x, count)?, parameter(c, "weight", count)?);
     let normed = c.op(RmsNorm { eps, dtype: ty.dtype }, [rows.into(), weight])?;
-    Ok(Out::Value(c.op(crate::ops::Reshape { shape: ty.shape }, [normed.into()])?))
+    Ok(Out::Value(if count == 1 { normed } else { c.op(Reshape { shape: ty.shape }, [normed.into()])? }))
+}
+
+/// `_fused_rms_norm`: the result, and the reciprocal roots in opmath with dims kept.
+pub fn rms_norm_with_scale(c: &mut Call<'_, '_>) -> Built {
+    let input = c.tensor("input")?;
+    let count = normalized(c, input)?;
+    let ty = c.ty(input).clone();
+    let dtype = ty.dtype.opmath();
+    let eps = c.number("eps")?.map_or(epsilon(dtype), |eps| Ok(eps.as_f64()))?;
+    let x = c.cast(input, dtype)?;
+    let square = c.op(Pointwise::Mul, [x.into(), x.into()])?;
+    let mean = reduce(c, square, ReduceKind::Mean, (ty.rank() - count..ty.rank()).collect(), true, dtype)?;
+    let shifted = c.op(Pointwise::Add, [mean.into(), Scalar::Float(eps).into()])?;
+    let scale = c.op(Pointwise::Rsqrt, [shifted.into()])?;
+    let result = match rms_norm(c)? {
+        Out::Value(result) => result,
+        _ => return Err(Fault::Bad("it has no result".into())),
+    };
+    Ok(Out::Values([result, scale].into_iter().collect()))
 }

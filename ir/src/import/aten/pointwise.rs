@@ -52,6 +52,7 @@ pub fn addc(c: &mut Call<'_, '_>, op: Pointwise) -> Built {
 
 pub fn square(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
+    let x = if c.ty(x).dtype == DType::Bool { c.cast(x, DType::I64)? } else { x };
     Ok(Out::Value(c.op(Pointwise::Mul, [x.into(), x.into()])?))
 }
 
@@ -59,14 +60,31 @@ pub fn div_mode(c: &mut Call<'_, '_>) -> Built {
     let op = match c.text("rounding_mode")? {
         "" => Pointwise::Div,
         "floor" => Pointwise::FloorDiv,
-        "trunc" => Pointwise::TruncDiv,
+        "trunc" => return truncated(c),
         other => return Err(Fault::Bad(format!("there is no rounding mode `{other}`"))),
     };
     binary(c, op)
 }
 
+/// Division rounding toward zero; the quotient of halves is rounded to their dtype before, as in `div_trunc_kernel`.
+fn truncated(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.operand("self")?, c.operand("other")?);
+    let quotient = c.op(Pointwise::TruncDiv, [x, y])?;
+    if !c.ty(quotient).dtype.is_float() {
+        return Ok(Out::Value(quotient));
+    }
+    let quotient = c.op(Pointwise::Div, [x, y])?;
+    Ok(Out::Value(c.op(Pointwise::Trunc, [quotient.into()])?))
+}
+
 pub fn pow(c: &mut Call<'_, '_>) -> Built {
     let (x, y) = (c.operand("self")?, c.operand("exponent")?);
+    if let (Operand::Value(x), Operand::Scalar(Scalar::Int(..0))) = (x, y)
+        && !c.ty(x).dtype.is_float()
+        && !c.ty(x).dtype.is_complex()
+    {
+        return Err(Fault::Bad("integers to negative integer powers are not allowed: cast to a float first".into()));
+    }
     Ok(Out::Value(c.op(Pointwise::Pow, [x, y])?))
 }
 

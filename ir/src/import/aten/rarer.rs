@@ -1,8 +1,8 @@
 //! The table, continued: operators that models use now and then.
 
 use super::{
-    Build, activations, attention, channels, convolution, creation, einsum, indexing, losses, pointwise, selections, special,
-    statistics, updates, views,
+    Build, activations, attention, channels, complex, convolution, creation, diagonals, einsum, indexing, losses, norms,
+    pointwise, selections, special, statistics, updates, views,
 };
 use crate::ops::Pointwise as P;
 use statistics::Moment;
@@ -37,7 +37,7 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.resolve_conj.default(self)", views::identity),
     ("aten.resolve_neg.default(self)", views::identity),
     ("aten.positive.default(self)", views::identity),
-    ("aten.real.default(self)", special::real),
+    ("aten.real.default(self)", complex::real),
     ("aten.frac[_].default(self)", special::frac),
     ("aten.deg2rad[_].default(self)", |c| special::times(c, std::f64::consts::PI / 180.0)),
     ("aten.rad2deg[_].default(self)", |c| special::times(c, 180.0 / std::f64::consts::PI)),
@@ -112,9 +112,9 @@ pub const ROWS: &[(&str, Build)] = &[
         statistics::variance(c, &[Moment::Std, Moment::Mean])
     }),
     ("aten.cumprod[_].default(self, dim, dtype=None)", selections::cumprod),
-    ("aten.trace.default(self)", selections::trace),
+    ("aten.trace.default(self)", diagonals::trace),
     // Norms and losses.
-    ("aten.native_layer_norm.default(input, normalized_shape, weight, bias, eps)", channels::native_layer_norm),
+    ("aten.native_layer_norm.default(input, normalized_shape, weight, bias, eps)", norms::native_layer_norm),
     ("aten.group_norm.default(input, num_groups, weight=None, bias=None, eps=1e-05, cudnn_enabled=True)", channels::group_norm),
     ("aten.native_group_norm.default(input, weight, bias, N, C, HxW, group, eps)", channels::native_group_norm),
     (
@@ -143,8 +143,8 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.einsum.default(equation, tensors, path=None)", einsum::einsum),
     ("aten.tensordot.default(self, other, dims_self, dims_other)", einsum::tensordot),
     ("aten.mv.default(self, vec)", einsum::mv),
-    ("aten.dot.default(self, tensor)", |c| einsum::dot(c, "tensor")),
-    ("aten.vdot.default(self, other)", |c| einsum::dot(c, "other")),
+    ("aten.dot.default(self, tensor)", einsum::dot),
+    ("aten.vdot.default(self, other)", einsum::vdot),
     ("aten.outer.default(self, vec2)", einsum::outer),
     ("aten.ger.default(self, vec2)", einsum::outer),
     ("aten.addmv[_].default(self, mat, vec, beta=1, alpha=1)", einsum::addmv),
@@ -194,7 +194,7 @@ pub const ROWS: &[(&str, Build)] = &[
         convolution::transposed,
     ),
     (
-        "aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)",
+        "aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask=None)",
         convolution::backward,
     ),
     // Views and copies.
@@ -231,9 +231,9 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.scatter_reduce[_].two(self, dim, index, src, reduce, include_self=True)", selections::scatter_reduce),
     ("aten.roll.default(self, shifts, dims=[])", selections::roll),
     ("aten.unfold.default(self, dimension, size, step)", selections::unfold),
-    ("aten.diagonal.default(self, offset=0, dim1=0, dim2=1)", selections::diagonal),
-    ("aten.tril[_].default(self, diagonal=0)", |c| selections::triangle(c, true)),
-    ("aten.triu[_].default(self, diagonal=0)", |c| selections::triangle(c, false)),
+    ("aten.diagonal.default(self, offset=0, dim1=0, dim2=1)", diagonals::diagonal),
+    ("aten.tril[_].default(self, diagonal=0)", |c| diagonals::triangle(c, true)),
+    ("aten.triu[_].default(self, diagonal=0)", |c| diagonals::triangle(c, false)),
     ("aten.one_hot.default(self, num_classes=-1)", selections::one_hot),
     (
         "aten.searchsorted.Tensor(sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None)",

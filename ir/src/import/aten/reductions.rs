@@ -32,7 +32,7 @@ pub fn reduce(c: &mut Call<'_, '_>, x: Value, kind: ReduceKind, dims: Axes, keep
 }
 
 /// The dtype that a reduction gives when none is named: sums and products of integers are i64.
-fn default_dtype(kind: ReduceKind, of: DType) -> DType {
+pub fn default_dtype(kind: ReduceKind, of: DType) -> DType {
     match kind {
         ReduceKind::Sum | ReduceKind::Prod if of.category() <= Category::Int => DType::I64,
         ReduceKind::Any | ReduceKind::All if of != DType::U8 => DType::Bool,
@@ -145,11 +145,11 @@ pub fn count_nonzero(c: &mut Call<'_, '_>) -> Built {
 pub fn cumsum(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
     let ty = c.ty(x).clone();
-    if ty.rank() == 0 {
-        return Err(Fault::Unsupported("of a 0-d tensor".into()));
-    }
     let dim = c.axis("dim", ty.rank())?;
     let dtype = c.dtype("dtype")?.unwrap_or(default_dtype(ReduceKind::Sum, ty.dtype));
+    if ty.rank() == 0 {
+        return Ok(Out::Value(c.cast(x, dtype)?));
+    }
     let x = if lossless(ty.dtype, dtype) { x } else { c.cast(x, dtype)? };
     Ok(Out::Value(c.op(Cumsum { dim, dtype }, [x.into()])?))
 }
@@ -162,4 +162,16 @@ pub fn histc(c: &mut Call<'_, '_>) -> Built {
     }
     let bins = usize::try_from(bins).ok().filter(|&bins| bins > 0).ok_or_else(|| Fault::Bad(format!("{bins} bins")))?;
     Ok(Out::Value(c.op(Histc { bins, min, max }, [x.into()])?))
+}
+
+/// Summed over the dims that `size` lacks, or has as 1.
+pub fn sum_to_size(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let (ty, size) = (c.ty(x).clone(), c.dims("size")?);
+    let new = ty.rank().checked_sub(size.len()).ok_or_else(|| Fault::Bad("it has fewer dims than asked for".into()))?;
+    let gone = |i: usize| i < new || (size[i - new].is(1) && !ty.shape[i].is(1));
+    let dims: Axes = (0..ty.rank()).filter(|&i| gone(i)).collect();
+    let dtype = default_dtype(ReduceKind::Sum, ty.dtype);
+    let sum = if dims.is_empty() { c.cast(x, dtype)? } else { reduce(c, x, ReduceKind::Sum, dims, true, dtype)? };
+    Ok(Out::Value(c.op(Reshape { shape: size.into_iter().collect() }, [sum.into()])?))
 }

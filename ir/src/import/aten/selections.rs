@@ -1,84 +1,16 @@
-//! Reordering and selecting along dims: diagonals, triangles, rolls, windows, and writes by index.
+//! Reordering and selecting along dims: rolls, windows, and writes by index.
 
 use super::{
-    super::{
-        call::{Built, Call, Fault, Out},
-        number,
-    },
+    super::call::{Built, Call, Fault, Out},
+    diagonals::{known, to_end},
+    pooling::{highest, lowest},
     special::{select, two},
     updates::iota,
 };
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{
-        Axes, Expand, Full, Gather, Index, IndexPut, Iota, Permute, Pointwise as P, Reduce, ReduceKind, Reshape, ScatterAdd,
-        Slice,
-    },
+    ops::{Axes, Expand, Full, Gather, Index, IndexPut, Iota, Pointwise as P, Reduce, ReduceKind, Reshape, ScatterAdd, Slice},
 };
-
-/// `x` with its last dim moved to `to`, or the dim `from` moved to the end.
-fn to_end(c: &mut Call<'_, '_>, x: Value, from: usize) -> Built<Value> {
-    let rank = c.ty(x).rank();
-    let dims: Axes = (0..rank).filter(|&i| i != from).chain([from]).collect();
-    if dims.iter().copied().eq(0..rank) { Ok(x) } else { c.op(Permute { dims }, [x.into()]) }
-}
-
-fn known(dim: &Dim, what: &str) -> Built<i64> {
-    dim.as_const().ok_or_else(|| Fault::Unsupported(format!("{what} depends on the size {dim}")))
-}
-
-/// Elements of two dims at equal positions, as a last dim.
-pub fn diagonal_of(c: &mut Call<'_, '_>, x: Value, offset: i64, first: usize, second: usize) -> Built<Value> {
-    let shape = c.ty(x).shape.clone();
-    if first == second {
-        return Err(Fault::Bad("a diagonal lies between two dims".into()));
-    }
-    let (rows, columns) = (known(&shape[first], "a diagonal")?, known(&shape[second], "a diagonal")?);
-    let (down, right) = ((-offset).max(0), offset.max(0));
-    let len = Dim::from((rows - down).min(columns - right).max(0));
-    let at = |c: &mut Call<'_, '_>, start: i64| c.op(Iota { len: len.clone(), start, step: 1, dtype: DType::I64 }, []);
-    let (row, column) = (at(c, down)?, at(c, right)?);
-    let (axes, operands) = match first < second {
-        true => ([first, second], [x, row, column]),
-        false => ([second, first], [x, column, row]),
-    };
-    let adjacent = axes[0] + 1 == axes[1];
-    let picked = c.op(Index { axes: Axes::from_iter(axes) }, operands.map(Operand::from))?;
-    to_end(c, picked, if adjacent { axes[0] } else { 0 })
-}
-
-pub fn diagonal(c: &mut Call<'_, '_>) -> Built {
-    let x = c.tensor("self")?;
-    let rank = c.ty(x).rank();
-    let (offset, first, second) = (c.int("offset")?, c.axis("dim1", rank)?, c.axis("dim2", rank)?);
-    Ok(Out::Value(diagonal_of(c, x, offset, first, second)?))
-}
-
-/// The sum of a matrix's diagonal.
-pub fn trace(c: &mut Call<'_, '_>) -> Built {
-    let x = c.tensor("self")?;
-    let diagonal = diagonal_of(c, x, 0, 0, 1)?;
-    let dtype = if c.ty(x).dtype.category() < crate::dtype::Category::Float { DType::I64 } else { c.ty(x).dtype };
-    Ok(Out::Value(super::reductions::reduce(c, diagonal, ReduceKind::Sum, Axes::from_iter([0]), false, dtype)?))
-}
-
-/// Zero above (`lower`) or below the diagonal that lies `diagonal` to the right of the main one.
-pub fn triangle(c: &mut Call<'_, '_>, lower: bool) -> Built {
-    let x = c.tensor("self")?;
-    let ty = c.ty(x).clone();
-    let diagonal = c.int("diagonal")?;
-    let [.., rows, columns] = &ty.shape[..] else { return Err(Fault::Bad("it needs a matrix".into())) };
-    let row = iota(c, rows.clone())?;
-    let row = c.op(Reshape { shape: Shape::from_iter([rows.clone(), Dim::from(1)]) }, [row.into()])?;
-    let column = iota(c, columns.clone())?;
-    let edge = two(c, P::Add, row, Scalar::Int(diagonal))?;
-    let kept = two(c, if lower { P::Le } else { P::Ge }, column, edge)?;
-    let zero = match ty.dtype {
-        DType::Bool => Scalar::Bool(false),
-        _ => Scalar::Int(0),
-    };
-    Ok(Out::Value(select(c, kept, x, zero)?))
-}
 
 /// Elements moved on by `shifts` along dims; what leaves at the end comes back at the start.
 pub fn roll(c: &mut Call<'_, '_>) -> Built {
@@ -102,7 +34,7 @@ pub fn roll(c: &mut Call<'_, '_>) -> Built {
             continue;
         }
         let shifted = c.op(Iota { len: extent.clone(), start: shift.wrapping_neg(), step: 1, dtype: DType::I64 }, [])?;
-        let extent = number::of_dim(&mut c.translator.graph, &extent, &c.name)?;
+        let extent = c.size(&extent)?;
         let from = two(c, P::Remainder, shifted, extent)?;
         x = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), from.into()])?;
     }
@@ -111,8 +43,12 @@ pub fn roll(c: &mut Call<'_, '_>) -> Built {
 
 /// Windows of `size` elements every `step` along a dim, as a last dim.
 pub fn unfold(c: &mut Call<'_, '_>) -> Built {
-    let x = c.tensor("self")?;
-    let shape = c.ty(x).shape.clone();
+    let mut x = c.alias("self")?;
+    let scalar = c.alias_ty(x)?.rank() == 0;
+    if scalar {
+        x = c.view(x, Reshape { shape: Shape::from_iter([Dim::from(1)]) })?;
+    }
+    let shape = c.alias_ty(x)?.shape;
     let dim = c.axis("dimension", shape.len())?;
     let (size, step) = (c.int("size")?, c.int("step")?);
     let extent = shape.get(dim).ok_or_else(|| Fault::Unsupported("of a 0-d tensor".into()))?;
@@ -125,8 +61,12 @@ pub fn unfold(c: &mut Call<'_, '_>) -> Built {
     let starts = c.op(Reshape { shape: Shape::from_iter([count, Dim::from(1)]) }, [starts.into()])?;
     let within = iota(c, Dim::from(size))?;
     let at = two(c, P::Add, starts, within)?;
-    let picked = c.op(Index { axes: Axes::from_iter([dim]) }, [x.into(), at.into()])?;
-    Ok(Out::Value(to_end(c, picked, dim + 1)?))
+    let picked = c.picked(x, &[dim], &[at])?;
+    if scalar {
+        let windows = Shape::from_iter([Dim::from(size)]);
+        return Ok(Out::Alias(c.view(picked, Reshape { shape: windows })?));
+    }
+    Ok(Out::Alias(to_end(c, picked, dim + 1)?))
 }
 
 /// Elements of the flattened tensor.
@@ -139,9 +79,17 @@ pub fn take(c: &mut Call<'_, '_>) -> Built {
 /// `gather` after broadcasting all dims but `dim`; of the flattened tensors where no dim is given.
 pub fn take_along_dim(c: &mut Call<'_, '_>) -> Built {
     let (x, index) = (c.tensor("self")?, c.tensor("indices")?);
+    // Unlike those of `gather`, its indices may count from the end.
+    let wrapped = |c: &mut Call<'_, '_>, index: Value, extent: &Dim| {
+        let extent = c.size(extent)?;
+        let below = two(c, P::Lt, index, Scalar::Int(0))?;
+        let other = two(c, P::Add, index, extent)?;
+        select(c, below, other, index)
+    };
     if !c.given("dim")? {
         let flat = |c: &mut Call<'_, '_>, x: Value| c.op(Reshape { shape: Shape::from_iter([c.ty(x).numel()]) }, [x.into()]);
         let (x, index) = (flat(c, x)?, flat(c, index)?);
+        let index = wrapped(c, index, &c.ty(x).numel())?;
         return Ok(Out::Value(c.op(Gather { dim: 0 }, [x.into(), index.into()])?));
     }
     let (have, want) = (c.ty(x).shape.clone(), c.ty(index).shape.clone());
@@ -155,26 +103,29 @@ pub fn take_along_dim(c: &mut Call<'_, '_>) -> Built {
         source[i] = wider(i);
         target[i] = wider(i);
     }
+    let index = wrapped(c, index, &have[dim])?;
     let (x, index) = (c.expand(x, &source)?, c.expand(index, &target)?);
     Ok(Out::Value(c.op(Gather { dim }, [x.into(), index.into()])?))
 }
 
 /// `x` with `values` written, or added, to the slices that a 1-d index names along a dim.
 fn put_along(c: &mut Call<'_, '_>, values: Value, accumulate: bool) -> Built {
-    let (x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (source, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index) = (c.lines(source)?, c.lines(index)?);
     let ty = c.ty(x).clone();
-    if ty.rank() == 0 || c.ty(index).rank() != 1 {
-        return Err(Fault::Unsupported("with an index that is not 1-d".into()));
+    if c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
     }
     let dim = c.axis("dim", ty.rank())?;
     let values = c.cast(values, ty.dtype)?;
     let op = IndexPut { axes: Axes::from_iter([dim]), accumulate };
-    Ok(Out::Value(c.op(op, [x.into(), values.into(), index.into()])?))
+    let put = c.op(op, [x.into(), values.into(), index.into()])?;
+    Ok(Out::Value(if source == x { put } else { c.op(Reshape { shape: Shape::new() }, [put.into()])? }))
 }
 
 pub fn index_add(c: &mut Call<'_, '_>) -> Built {
     let source = c.tensor("source")?;
-    let alpha = c.scalar("alpha")?;
+    let alpha = super::matmul::in_kind(c.scalar("alpha")?, c.ty(source).dtype);
     let source = if alpha.as_f64() == 1.0 { source } else { two(c, P::Mul, source, alpha)? };
     put_along(c, source, true)
 }
@@ -197,47 +148,156 @@ pub fn index_fill(c: &mut Call<'_, '_>) -> Built {
     put_along(c, value, false)
 }
 
-/// `scatter_reduce` by sum or mean, and `scatter` with `reduce='add'`.
+/// How a scatter combines what meets at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Combine {
+    Sum,
+    Mean,
+    Prod,
+    Amax,
+    Amin,
+}
+
+fn combine(c: &Call<'_, '_>) -> Built<Combine> {
+    match c.text("reduce")? {
+        "sum" | "add" => Ok(Combine::Sum),
+        "mean" => Ok(Combine::Mean),
+        "prod" | "multiply" => Ok(Combine::Prod),
+        "amax" => Ok(Combine::Amax),
+        "amin" => Ok(Combine::Amin),
+        other => Err(Fault::Bad(format!("there is no reduction `{other}`"))),
+    }
+}
+
+/// `scatter_reduce`, and `scatter` with `reduce`.
 pub fn scatter_reduce(c: &mut Call<'_, '_>) -> Built {
-    let (mut x, index) = (c.tensor("self")?, c.tensor("index")?);
+    let (x, index, how) = (c.tensor("self")?, c.tensor("index")?, combine(c)?);
     let ty = c.ty(x).clone();
-    if ty.rank() == 0 {
-        return Err(Fault::Unsupported("of 0-d tensors".into()));
-    }
     let dim = c.axis("dim", ty.rank())?;
-    let reduce = c.text("reduce")?;
-    if !matches!(reduce, "sum" | "add" | "mean") {
-        return Err(Fault::Unsupported(format!("by `{reduce}`")));
-    }
     let shape = c.ty(index).shape.clone();
-    let mut src = if c.row.has("src") {
-        c.tensor("src")?
+    let src = if c.row.has("src") {
+        let src = c.tensor("src")?;
+        super::indexing::covered(c, src, index)?
     } else {
         let value = c.scalar("value")?;
-        c.op(Full { shape: shape.clone(), value, dtype: ty.dtype }, [])?
+        c.op(Full { shape, value, dtype: ty.dtype }, [])?
     };
-    for (dim, extent) in shape.iter().enumerate() {
-        if c.ty(src).shape.get(dim).is_some_and(|have| have != extent) {
-            src = c.op(Slice { dim, start: Dim::from(0), end: extent.clone(), step: 1 }, [src.into()])?;
-        }
-    }
-    let src = c.cast(src, ty.dtype)?;
     let include = !c.row.has("include_self") || c.flag("include_self")?;
-    let ones = c.op(Full { shape, value: Scalar::Int(1), dtype: DType::I64 }, [])?;
+    let lines = |c: &mut Call<'_, '_>, x: Value| match c.ty(x).rank() {
+        0 => c.op(Reshape { shape: Shape::from_iter([Dim::from(1)]) }, [x.into()]),
+        _ => Ok(x),
+    };
+    let (x, index, src) = (lines(c, x)?, lines(c, index)?, lines(c, src)?);
+    let result = scattered(c, x, dim, index, src, how, include)?;
+    Ok(Out::Value(c.op(Reshape { shape: ty.shape }, [result.into()])?))
+}
+
+/// `index_reduce`: whole slices of `source` combined at a 1-d index.
+pub fn index_reduce(c: &mut Call<'_, '_>) -> Built {
+    let (whole, index, source, how) = (c.tensor("self")?, c.tensor("index")?, c.tensor("source")?, combine(c)?);
+    let (x, index, source) = (c.lines(whole)?, c.lines(index)?, c.lines(source)?);
+    let ty = c.ty(source).clone();
+    if c.ty(x).rank() != ty.rank() || c.ty(index).rank() != 1 {
+        return Err(Fault::Bad("its index must be a vector".into()));
+    }
+    let dim = c.axis("dim", ty.rank())?;
+    let mut beside: Shape = vec![Dim::from(1); ty.rank()].into();
+    beside[dim] = ty.shape[dim].clone();
+    let index = c.op(Reshape { shape: beside }, [index.into()])?;
+    let index = c.expand(index, &ty.shape)?;
+    let include = c.flag("include_self")?;
+    let result = scattered(c, x, dim, index, source, how, include)?;
+    Ok(Out::Value(if whole == x { result } else { c.op(Reshape { shape: Shape::new() }, [result.into()])? }))
+}
+
+/// `src` combined with `x` at `index` along a dim; where `x` itself does not count, only in places that nothing reaches.
+fn scattered(
+    c: &mut Call<'_, '_>,
+    mut x: Value,
+    dim: usize,
+    index: Value,
+    src: Value,
+    how: Combine,
+    include: bool,
+) -> Built<Value> {
+    let ty = c.ty(x).clone();
+    let src = c.cast(src, ty.dtype)?;
+    let ones = c.op(Full { shape: c.ty(index).shape.clone(), value: Scalar::Int(1), dtype: DType::I64 }, [])?;
     let none = c.op(Full { shape: ty.shape.clone(), value: Scalar::Int(0), dtype: DType::I64 }, [])?;
     let count = c.op(ScatterAdd { dim }, [none.into(), index.into(), ones.into()])?;
+    let identity = match how {
+        Combine::Sum | Combine::Mean if ty.dtype.is_int() => Scalar::Int(0),
+        Combine::Sum | Combine::Mean => Scalar::Float(0.0),
+        Combine::Prod if ty.dtype.is_int() => Scalar::Int(1),
+        Combine::Prod => Scalar::Float(1.0),
+        Combine::Amax => lowest(ty.dtype),
+        Combine::Amin => highest(ty.dtype),
+    };
     if !include {
         let touched = two(c, P::Gt, count, Scalar::Int(0))?;
-        let zero = if ty.dtype.is_float() { Scalar::Float(0.0) } else { Scalar::Int(0) };
-        x = select(c, touched, zero, x)?;
+        let empty = c.op(Full { shape: Shape::new(), value: identity, dtype: ty.dtype }, [])?;
+        x = select(c, touched, empty, x)?;
     }
-    let sum = c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?;
-    if reduce != "mean" {
-        return Ok(Out::Value(sum));
+    if matches!(how, Combine::Sum | Combine::Mean) {
+        let sum = c.op(ScatterAdd { dim }, [x.into(), index.into(), src.into()])?;
+        if how == Combine::Sum {
+            return Ok(sum);
+        }
+        let count = if include { two(c, P::Add, count, Scalar::Int(1))? } else { two(c, P::Maximum, count, Scalar::Int(1))? };
+        let mean = two(c, if ty.dtype.is_float() { P::Div } else { P::FloorDiv }, sum, count)?;
+        return c.cast(mean, ty.dtype);
     }
-    let count = if include { two(c, P::Add, count, Scalar::Int(1))? } else { two(c, P::Maximum, count, Scalar::Int(1))? };
-    let op = if ty.dtype.is_float() { P::Div } else { P::FloorDiv };
-    Ok(Out::Value(two(c, op, sum, count)?))
+    // The table scatters sums alone: each place reduces all elements of its line, those that go elsewhere left out.
+    let apart = |c: &mut Call<'_, '_>, x: Value| {
+        let mut shape = c.ty(x).shape.clone();
+        shape.insert(dim, Dim::from(1));
+        c.op(Reshape { shape }, [x.into()])
+    };
+    let (source, to) = (apart(c, src)?, apart(c, index)?);
+    let places = iota(c, ty.shape[dim].clone())?;
+    let mut beside: Shape = vec![Dim::from(1); ty.rank() + 1].into();
+    beside[dim] = ty.shape[dim].clone();
+    let places = c.op(Reshape { shape: beside }, [places.into()])?;
+    let here = two(c, P::Eq, to, places)?;
+    let empty = c.op(Full { shape: Shape::new(), value: identity, dtype: ty.dtype }, [])?;
+    let met = select(c, here, source, empty)?;
+    let (kind, op) = match how {
+        Combine::Amax => (ReduceKind::Amax, P::Maximum),
+        Combine::Amin => (ReduceKind::Amin, P::Minimum),
+        _ => (ReduceKind::Prod, P::Mul),
+    };
+    let met = c.op(Reduce { kind, dims: Axes::from_iter([dim + 1]), keepdim: false, dtype: ty.dtype }, [met.into()])?;
+    // An index may cover the leading part of the other dims only.
+    let storage = c.translator.aliases.storage(x);
+    let mut part = storage;
+    for (i, extent) in c.ty(met).shape.clone().into_iter().enumerate() {
+        part = c.view(part, Slice { dim: i, start: Dim::from(0), end: extent, step: 1 })?;
+    }
+    let before = c.read(part)?;
+    let after = two(c, op, before, met)?;
+    let name = c.name.clone();
+    c.translator.aliases.write(&mut c.translator.graph, part, after, &name)?;
+    c.read(storage)
+}
+
+/// Counts, or sums of weights, of the numbers from 0 on: as many as the archive says, since the data would say it otherwise.
+pub fn bincount(c: &mut Call<'_, '_>) -> Built {
+    let x = c.tensor("self")?;
+    let bins = c.declared(0)?.and_then(|ty| ty.shape.first().cloned()).filter(|bins| bins.as_const().is_some());
+    let Some(bins) = bins else {
+        return Err(Fault::Unsupported(
+            "the size of its result depends on the data: count with `zeros(n).scatter_add(0, x, ones)`, or `histc`".into(),
+        ));
+    };
+    let values = match c.optional("weights")? {
+        Some(weights) if c.ty(weights).dtype.is_float() => weights,
+        Some(weights) => c.cast(weights, DType::F64)?,
+        None => c.op(Full { shape: c.ty(x).shape.clone(), value: Scalar::Int(1), dtype: DType::I64 }, [])?,
+    };
+    let dtype = c.ty(values).dtype;
+    let none = c.op(Full { shape: Shape::from_iter([bins]), value: Scalar::Int(0), dtype }, [])?;
+    let x = c.cast(x, DType::I64)?;
+    Ok(Out::Value(c.op(ScatterAdd { dim: 0 }, [none.into(), x.into(), values.into()])?))
 }
 
 /// Running products: the table scans sums alone, so that each is a product of all up to it.
@@ -276,7 +336,7 @@ pub fn one_hot(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
     let classes = c.dim("num_classes")?;
     if classes.is(-1) {
-        return Err(Fault::Unsupported("with the number of classes taken from the data".into()));
+        return Err(Fault::Unsupported("with the number of classes taken from the data: pass `num_classes`".into()));
     }
     let mut shape = c.ty(x).shape.clone();
     shape.push(Dim::from(1));
@@ -310,10 +370,11 @@ fn places(c: &mut Call<'_, '_>, sorted: Value, values: Operand, right: bool) -> 
 }
 
 pub fn searchsorted(c: &mut Call<'_, '_>) -> Built {
-    if c.given("sorter")? {
-        return Err(Fault::Unsupported("with a sorter".into()));
+    let (mut sorted, values) = (c.tensor("sorted_sequence")?, c.operand("self")?);
+    if let Some(order) = c.optional("sorter")? {
+        let dim = c.ty(sorted).rank().saturating_sub(1);
+        sorted = c.op(Gather { dim }, [sorted.into(), order.into()])?;
     }
-    let (sorted, values) = (c.tensor("sorted_sequence")?, c.operand("self")?);
     let right = c.flag("right")? || c.text("side")? == "right";
     places(c, sorted, values, right)
 }
@@ -349,7 +410,7 @@ pub fn pad_by_index(c: &mut Call<'_, '_>, mode: &str, name: &str) -> Built {
         }
         let len = extent.clone() + Dim::from(pair[0]) + Dim::from(pair[1]);
         let position = c.op(Iota { len, start: -pair[0], step: 1, dtype: DType::I64 }, [])?;
-        let last = number::of_dim(&mut c.translator.graph, &(extent.clone() - Dim::from(1)), &c.name)?;
+        let last = c.size(&(extent.clone() - Dim::from(1)))?;
         let from = match mode {
             "reflect" => {
                 let first = c.op(P::Abs, [position.into()])?;
@@ -362,7 +423,7 @@ pub fn pad_by_index(c: &mut Call<'_, '_>, mode: &str, name: &str) -> Built {
                 two(c, P::Minimum, above, last)?
             }
             _ => {
-                let extent = number::of_dim(&mut c.translator.graph, &extent, &c.name)?;
+                let extent = c.size(&extent)?;
                 two(c, P::Remainder, position, extent)?
             }
         };

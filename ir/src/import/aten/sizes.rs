@@ -22,7 +22,8 @@ pub fn numel(c: &mut Call<'_, '_>) -> Built {
 
 pub fn binary(c: &mut Call<'_, '_>, by: fn(Dim, Dim) -> Option<Dim>) -> Built {
     let (a, b) = (c.dim("a")?, c.dim("b")?);
-    by(a, b).map(Out::Int).ok_or_else(|| Fault::Bad("it divides by zero".into()))
+    let dim = by(a, b).ok_or_else(|| Fault::Bad("it divides by zero".into()))?;
+    Ok(Out::Int(c.translator.simplified(&dim)))
 }
 
 pub fn neg(c: &mut Call<'_, '_>) -> Built {

@@ -51,8 +51,9 @@ pub fn from_arguments(c: &mut Call<'_, '_>, shape: &Shape) -> Built<Slice> {
     };
     let symbols = &c.translator.graph.symbols;
     let fits = |start: &Dim, end: &Dim| same_dim(&(end.clone() - start.clone()).ceil_div(step), &length, symbols);
-    let starts = [start.clone(), Dim::min(&start, &extent)];
-    let ends = [end.clone(), extent.clone(), Dim::min(&end, &extent)];
+    // A symbolic bound may be negative, such as `-min(8, s)`, and then counts from the end.
+    let starts = [start.clone(), Dim::min(&start, &extent), start.clone() + extent.clone()];
+    let ends = [end.clone(), extent.clone(), Dim::min(&end, &extent), end.clone() + extent.clone()];
     let bounds = starts.iter().flat_map(|start| ends.iter().map(move |end| (start, end))).find(|(start, end)| fits(start, end));
     let Some((start, end)) = bounds else {
         return Err(Fault::Bad(format!("the bounds {start}..{end} of the extent {extent} do not give the declared {length}")));
@@ -60,6 +61,21 @@ pub fn from_arguments(c: &mut Call<'_, '_>, shape: &Shape) -> Built<Slice> {
     // The archive's form of the length is kept where it is another, so that neighbours agree.
     let end = if step == 1 && end.clone() - start.clone() != length { start.clone() + length } else { end.clone() };
     Ok(Slice { dim, start: start.clone(), end, step })
+}
+
+/// The slice of the arguments within a tensor of `shape`, whatever the node's own result is: for gradients of slices.
+pub fn within(c: &mut Call<'_, '_>, shape: &Shape) -> Built<Slice> {
+    let dim = c.axis("dim", shape.len())?;
+    let extent = shape.get(dim).cloned().ok_or_else(|| Fault::Bad("a 0-d tensor has no slices".into()))?;
+    let (start, end, step) = (clamp(c.dim("start")?, &extent), clamp(c.dim("end")?, &extent), c.int("step")?);
+    if step < 1 {
+        return Err(Fault::Bad(format!("its step is {step}")));
+    }
+    let end = match (start.as_const(), end.as_const()) {
+        (Some(from), Some(to)) => Dim::from(to.max(from)),
+        _ => end,
+    };
+    Ok(Slice { dim, start, end, step })
 }
 
 /// The part `start..end` along a dim.

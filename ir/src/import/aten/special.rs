@@ -80,13 +80,6 @@ pub fn abs(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(statistics::size(c, x)?))
 }
 
-/// The real part.
-pub fn real(c: &mut Call<'_, '_>) -> Built {
-    let x = c.tensor("self")?;
-    let dtype = statistics::real_dtype(c.ty(x).dtype);
-    Ok(Out::Value(c.cast(x, dtype)?))
-}
-
 /// `self - trunc(self)`.
 pub fn frac(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
@@ -153,6 +146,9 @@ pub fn xlogy(c: &mut Call<'_, '_>) -> Built {
 /// `log(eˣ + eʸ)` (or to base 2): the larger plus `log1p(exp(-|x - y|))`.
 pub fn logaddexp(c: &mut Call<'_, '_>, base_two: bool) -> Built {
     let (values, dtype) = promoted(c, &["self", "other"])?;
+    if dtype.is_complex() {
+        return Err(Fault::Unsupported(format!("of {dtype}")));
+    }
     let (x, y) = (values[0], values[1]);
     let most = two(c, P::Maximum, x, y)?;
     let gap = two(c, P::Sub, x, y)?;
@@ -184,6 +180,12 @@ pub fn lerp(c: &mut Call<'_, '_>) -> Built {
         Operand::Value(weight) => c.cast(weight, wide)?,
         scalar => number(c, scalar, wide)?,
     };
+    let result = between(c, x, end, weight)?;
+    Ok(Out::Value(c.cast(result, dtype)?))
+}
+
+/// `x + weight · (end - x)`, from the nearer end.
+pub fn between(c: &mut Call<'_, '_>, x: Value, end: Value, weight: Value) -> Built<Value> {
     let span = two(c, P::Sub, end, x)?;
     let step = two(c, P::Mul, weight, span)?;
     let near = two(c, P::Add, x, step)?;
@@ -192,17 +194,18 @@ pub fn lerp(c: &mut Call<'_, '_>) -> Built {
     let far = two(c, P::Sub, end, back)?;
     let size = one(c, P::Abs, weight)?;
     let small = two(c, P::Lt, size, float(0.5))?;
-    let result = select(c, small, near, far)?;
-    Ok(Out::Value(c.cast(result, dtype)?))
+    select(c, small, near, far)
 }
 
 /// `pow` in f64.
 pub fn float_power(c: &mut Call<'_, '_>) -> Built {
-    let wide = |c: &mut Call<'_, '_>, operand: Operand| match operand {
-        Operand::Value(value) => c.cast(value, DType::F64).map(Operand::from),
-        scalar => number(c, scalar, DType::F64).map(Operand::from),
-    };
     let (x, y) = (c.operand("self")?, c.operand("exponent")?);
+    let complex = |operand: Operand| operand.value().is_some_and(|value| c.ty(value).dtype.is_complex());
+    let dtype = if complex(x) || complex(y) { DType::C128 } else { DType::F64 };
+    let wide = |c: &mut Call<'_, '_>, operand: Operand| match operand {
+        Operand::Value(value) => c.cast(value, dtype).map(Operand::from),
+        scalar => number(c, scalar, dtype).map(Operand::from),
+    };
     let (x, y) = (wide(c, x)?, wide(c, y)?);
     Ok(Out::Value(two(c, P::Pow, x, y)?))
 }
@@ -222,6 +225,9 @@ pub fn hardtanh(c: &mut Call<'_, '_>, low: Option<f64>, high: Option<f64>) -> Bu
     let x = c.tensor("self")?;
     let low = low.map_or_else(|| c.scalar("min_val"), |low| Ok(Scalar::Float(low)))?;
     let high = high.map_or_else(|| c.scalar("max_val"), |high| Ok(Scalar::Float(high)))?;
+    // Bounds of integers are cut to integers.
+    let dtype = c.ty(x).dtype;
+    let (low, high) = (super::matmul::in_kind(low, dtype), super::matmul::in_kind(high, dtype));
     let x = two(c, P::Maximum, x, low)?;
     Ok(Out::Value(two(c, P::Minimum, x, high)?))
 }
@@ -255,7 +261,8 @@ pub fn mish(c: &mut Call<'_, '_>) -> Built {
     })
 }
 
-fn softplus(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
+/// `log(1 + eˣ)` without overflow.
+pub fn softplus(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
     let size = one(c, P::Abs, x)?;
     let minus = one(c, P::Neg, size)?;
     let exp = one(c, P::Exp, minus)?;
@@ -323,4 +330,173 @@ pub fn shrink(c: &mut Call<'_, '_>, soft: bool) -> Built {
     let zero = two(c, P::Mul, x, float(0.0))?;
     let lower = select(c, below, low, zero)?;
     Ok(Out::Value(select(c, above, high, lower)?))
+}
+
+/// `sin(πx) / πx`, 1 at 0.
+pub fn sinc(c: &mut Call<'_, '_>) -> Built {
+    of_self(c, |c, x| {
+        let angle = two(c, P::Mul, x, float(std::f64::consts::PI))?;
+        let sine = one(c, P::Sin, angle)?;
+        let ratio = two(c, P::Div, sine, angle)?;
+        let zero = two(c, P::Eq, x, Scalar::Int(0))?;
+        select(c, zero, float(1.0), ratio)
+    })
+}
+
+/// `-x · log(x)`, 0 at 0 and -∞ below.
+pub fn entropy(c: &mut Call<'_, '_>) -> Built {
+    of_self(c, |c, x| {
+        let log = one(c, P::Log, x)?;
+        let product = two(c, P::Mul, x, log)?;
+        let entropy = one(c, P::Neg, product)?;
+        let (zero, below) = (two(c, P::Eq, x, Scalar::Int(0))?, two(c, P::Lt, x, Scalar::Int(0))?);
+        let entropy = select(c, zero, float(0.0), entropy)?;
+        select(c, below, float(f64::NEG_INFINITY), entropy)
+    })
+}
+
+/// The share of a normal distribution below `x`.
+pub fn normal_below(c: &mut Call<'_, '_>) -> Built {
+    of_self(c, |c, x| {
+        let scaled = two(c, P::Mul, x, float(std::f64::consts::FRAC_1_SQRT_2))?;
+        let half = one(c, P::Erf, scaled)?;
+        let whole = two(c, P::Add, half, float(1.0))?;
+        two(c, P::Mul, whole, float(0.5))
+    })
+}
+
+/// `x · log(1 + y)`, 0 where x is 0 unless y is NaN.
+pub fn xlog1py(c: &mut Call<'_, '_>) -> Built {
+    let (values, dtype) = promoted(c, &["self", "other"])?;
+    let (x, y) = (values[0], values[1]);
+    let log = one(c, P::Log1p, y)?;
+    let product = two(c, P::Mul, x, log)?;
+    let zero = two(c, P::Eq, x, Scalar::Int(0))?;
+    let result = select(c, zero, float(0.0), product)?;
+    let is_nan = one(c, P::IsNan, y)?;
+    let result = select(c, is_nan, y, result)?;
+    Ok(Out::Value(c.cast(result, dtype)?))
+}
+
+/// `x · 2ʸ`, the power rounded to its own dtype as PyTorch does.
+pub fn ldexp(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let y = floated(c, y)?;
+    let power = one(c, P::Exp2, y)?;
+    Ok(Out::Value(two(c, P::Mul, x, power)?))
+}
+
+/// `|x - y| ≤ atol + |rtol · y|`; infinities are close to themselves alone, NaN to NaN if asked for.
+pub fn isclose(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let (rtol, atol) = (c.float("rtol")?, c.float("atol")?);
+    let dtype = c.ty(x).dtype;
+    if dtype.is_complex() {
+        return Err(Fault::Unsupported("of complex numbers".into()));
+    }
+    let mut close = two(c, P::Eq, x, y)?;
+    if dtype.is_float() && c.flag("equal_nan")? {
+        let (no_x, no_y) = (one(c, P::IsNan, x)?, one(c, P::IsNan, y)?);
+        let both = two(c, P::LogicalAnd, no_x, no_y)?;
+        close = two(c, P::LogicalOr, close, both)?;
+    }
+    if rtol == 0.0 && atol == 0.0 {
+        return Ok(Out::Value(close));
+    }
+    // Bools and integers are compared as floats; halves round after each step, as in PyTorch.
+    let (x, y) = (floated(c, x)?, floated(c, y)?);
+    let allowed = two(c, P::Mul, y, float(rtol))?;
+    let allowed = one(c, P::Abs, allowed)?;
+    let allowed = two(c, P::Add, allowed, float(atol))?;
+    let error = two(c, P::Sub, x, y)?;
+    let error = one(c, P::Abs, error)?;
+    let finite = two(c, P::Lt, error, float(f64::INFINITY))?;
+    let near = two(c, P::Le, error, allowed)?;
+    let near = two(c, P::LogicalAnd, finite, near)?;
+    Ok(Out::Value(two(c, P::LogicalOr, close, near)?))
+}
+
+/// Which elements are among others.
+pub fn isin(c: &mut Call<'_, '_>) -> Built {
+    let elements = c.tensor("elements")?;
+    let invert = c.flag("invert")?;
+    let found = if c.row.has("test_element") {
+        let other = c.operand("test_element")?;
+        two(c, P::Eq, elements, other)?
+    } else {
+        let others = c.tensor("test_elements")?;
+        let count = c.ty(others).numel();
+        let flat = c.op(crate::ops::Reshape { shape: crate::Shape::from_iter([count]) }, [others.into()])?;
+        let mut apart = c.ty(elements).shape.clone();
+        apart.push(1.into());
+        let rank = apart.len();
+        let apart = c.op(crate::ops::Reshape { shape: apart }, [elements.into()])?;
+        let equal = two(c, P::Eq, apart, flat)?;
+        let dims = crate::ops::Axes::from_iter([rank - 1]);
+        super::reductions::reduce(c, equal, crate::ops::ReduceKind::Any, dims, false, DType::Bool)?
+    };
+    Ok(Out::Value(if invert { one(c, P::LogicalNot, found)? } else { found }))
+}
+
+/// True for numbers without an imaginary part.
+pub fn isreal(c: &mut Call<'_, '_>) -> Built {
+    let x = c.alias("self")?;
+    if c.alias_ty(x)?.dtype.is_complex() {
+        let Out::Alias(imaginary) = super::complex::imaginary(c)? else { return Err(Fault::Bad("it has no parts".into())) };
+        let imaginary = c.read(imaginary)?;
+        return Ok(Out::Value(two(c, P::Eq, imaginary, Scalar::Int(0))?));
+    }
+    let shape = c.alias_ty(x)?.shape;
+    Ok(Out::Value(c.op(crate::ops::Full { shape, value: Scalar::Bool(true), dtype: DType::Bool }, [])?))
+}
+
+/// `log_sigmoid`, and the buffer that its gradient uses on some devices: empty on others.
+pub fn log_sigmoid_forward(c: &mut Call<'_, '_>) -> Built {
+    let Out::Value(result) = log_sigmoid(c)? else { return Err(Fault::Bad("it has no result".into())) };
+    let x = c.tensor("self")?;
+    let x = floated(c, x)?;
+    let size = one(c, P::Abs, x)?;
+    let minus = one(c, P::Neg, size)?;
+    let buffer = one(c, P::Exp, minus)?;
+    Ok(Out::Values([result, buffer].into_iter().collect()))
+}
+
+/// Cross products of triples along a dim, by default the first of three.
+pub fn cross(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let shape = infer::broadcast(&c.ty(x).shape.clone(), &c.ty(y).shape.clone())?;
+    let (x, y) = (c.expand(x, &shape)?, c.expand(y, &shape)?);
+    let dim = if c.given("dim")? {
+        c.axis("dim", shape.len())?
+    } else {
+        let triple = shape.iter().position(|extent| extent.is(3));
+        triple.ok_or_else(|| Fault::Bad("no dim has three elements".into()))?
+    };
+    if !shape.get(dim).is_some_and(|extent| extent.is(3)) {
+        return Err(Fault::Bad(format!("dim {dim} must have three elements")));
+    }
+    let turned = |c: &mut Call<'_, '_>, x: Value, by: i64| -> Built<Value> {
+        let positions = super::taps::table(c, DType::I64, &[(0..3).map(|i| (i + by) % 3).collect()])?;
+        let positions = c.op(crate::ops::Reshape { shape: crate::Shape::from_iter([3.into()]) }, [positions.into()])?;
+        c.op(crate::ops::Index { axes: crate::ops::Axes::from_iter([dim]) }, [x.into(), positions.into()])
+    };
+    let (x1, x2, y1, y2) = (turned(c, x, 1)?, turned(c, x, 2)?, turned(c, y, 1)?, turned(c, y, 2)?);
+    let (left, right) = (two(c, P::Mul, x1, y2)?, two(c, P::Mul, x2, y1)?);
+    Ok(Out::Value(two(c, P::Sub, left, right)?))
+}
+
+/// Rounded to so many digits behind the point, or before it (`round_decimals_kernel`).
+pub fn round_decimals(c: &mut Call<'_, '_>) -> Built {
+    let (x, decimals) = (c.tensor("self")?, c.int("decimals")?);
+    if !c.ty(x).dtype.is_float() {
+        return Err(Fault::Unsupported("of integers".into()));
+    }
+    if !(-300..=300).contains(&decimals) {
+        return Err(Fault::Bad(format!("{decimals} decimals")));
+    }
+    let ten = float(10f64.powi(decimals.unsigned_abs() as i32));
+    let (before, after) = if decimals < 0 { (P::Div, P::Mul) } else { (P::Mul, P::Div) };
+    let scaled = two(c, before, x, ten)?;
+    let whole = one(c, P::Round, scaled)?;
+    Ok(Out::Value(two(c, after, whole, ten)?))
 }

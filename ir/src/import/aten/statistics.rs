@@ -1,10 +1,7 @@
 //! Moments, norms of vectors, and log-sum-exp, from simpler reductions.
 
 use super::{
-    super::{
-        call::{Built, Call, Fault, Out},
-        number,
-    },
+    super::call::{Built, Call, Fault, Out},
     reductions::{dims, reduce},
 };
 use crate::{
@@ -116,7 +113,13 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
     }
     let keepdim = c.row.has("keepdim") && c.flag("keepdim")?;
     let (dims, keepdim, ord) = (dims(c, "dim", ty.rank())?, keepdim, order(c)?);
-    let x = c.cast(x, ty.dtype.opmath())?;
+    Ok(Out::Value(norm(c, x, ord, dims, keepdim)?))
+}
+
+/// The norm of order `ord` over `dims`: floats, or real numbers where `x` is complex.
+fn norm(c: &mut Call<'_, '_>, x: Value, ord: f64, dims: Axes, keepdim: bool) -> Built<Value> {
+    let dtype = c.ty(x).dtype;
+    let x = c.cast(x, dtype.opmath())?;
     let size = size(c, x)?;
     let wide = c.ty(size).dtype;
     let norm = if ord == f64::INFINITY {
@@ -137,7 +140,7 @@ pub fn vector_norm(c: &mut Call<'_, '_>) -> Built {
         let sum = reduce(c, power, ReduceKind::Sum, dims, keepdim, wide)?;
         c.op(Pointwise::Pow, [sum.into(), float(1.0 / ord)])?
     };
-    Ok(Out::Value(c.cast(norm, real_dtype(ty.dtype))?))
+    c.cast(norm, real_dtype(dtype))
 }
 
 /// What `var`, `std` and `var_mean` return.
@@ -173,7 +176,7 @@ pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
     let freedom = match count.as_const() {
         Some(n) => float((n as f64 - correction).max(0.0)),
         None => {
-            let n = number::of_dim(&mut c.translator.graph, &count, &c.name)?;
+            let n = c.size(&count)?;
             let n = c.op(Pointwise::Sub, [n, float(correction)])?;
             c.op(Pointwise::Maximum, [n.into(), float(0.0)])?.into()
         }
@@ -193,4 +196,45 @@ pub fn variance(c: &mut Call<'_, '_>, moments: &[Moment]) -> Built {
         [value] => Ok(Out::Value(value)),
         _ => Ok(Out::Values(values.into())),
     }
+}
+
+/// `x · y / (max(|x|, eps) · max(|y|, eps))` along a dim.
+pub fn cosine_similarity(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("x1")?, c.tensor("x2")?);
+    let dtype = super::pointwise::common_dtype(c, &[x, y])?;
+    let shape = crate::ops::infer::broadcast(&c.ty(x).shape.clone(), &c.ty(y).shape.clone())?;
+    let dims = Axes::from_iter([c.axis("dim", shape.len())?]);
+    let eps = c.float("eps")?;
+    let mut units = Vec::new();
+    for x in [x, y] {
+        let x = c.cast(x, dtype)?;
+        let x = c.expand(x, &shape)?;
+        let square = c.op(Pointwise::Mul, [x.into(), x.into()])?;
+        let sum = reduce(c, square, ReduceKind::Sum, dims.clone(), true, dtype)?;
+        let norm = c.op(Pointwise::Sqrt, [sum.into()])?;
+        let norm = c.op(Pointwise::Maximum, [norm.into(), float(eps)])?;
+        units.push(c.op(Pointwise::Div, [x.into(), norm.into()])?);
+    }
+    let product = c.op(Pointwise::Mul, [units[0].into(), units[1].into()])?;
+    Ok(Out::Value(reduce(c, product, ReduceKind::Sum, dims, false, dtype)?))
+}
+
+/// The norm of `x - y + eps` along the last dim.
+pub fn pairwise_distance(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("x1")?, c.tensor("x2")?);
+    let (p, eps, keepdim) = (c.float("p")?, c.float("eps")?, c.flag("keepdim")?);
+    let difference = c.op(Pointwise::Sub, [x.into(), y.into()])?;
+    let shifted = c.op(Pointwise::Add, [difference.into(), float(eps)])?;
+    let ty = c.ty(shifted).clone();
+    let last = ty.rank().checked_sub(1).ok_or_else(|| Fault::Bad("0-d tensors have no distance".into()))?;
+    Ok(Out::Value(norm(c, shifted, p, Axes::from_iter([last]), keepdim)?))
+}
+
+/// The norm of all differences.
+pub fn dist(c: &mut Call<'_, '_>) -> Built {
+    let (x, y) = (c.tensor("self")?, c.tensor("other")?);
+    let p = c.float("p")?;
+    let difference = c.op(Pointwise::Sub, [x.into(), y.into()])?;
+    let dims = (0..c.ty(difference).rank()).collect();
+    Ok(Out::Value(norm(c, difference, p, dims, false)?))
 }

@@ -38,7 +38,8 @@ fn source(c: &mut Call<'_, '_>) -> Built<(AliasId, Shape)> {
 
 fn target_shape(c: &mut Call<'_, '_>, sizes: &str, extents: &[Dim]) -> Built<Shape> {
     let declared = c.declared(0)?.map(|ty| ty.shape);
-    resolve(c.dims(sizes)?, extents, declared.as_ref())
+    let shape = resolve(c.dims(sizes)?, extents, declared.as_ref())?;
+    Ok(shape.iter().map(|dim| c.translator.simplified(dim)).collect())
 }
 
 pub fn view(c: &mut Call<'_, '_>) -> Built {
@@ -72,6 +73,11 @@ fn layout(c: &mut Call<'_, '_>) -> Built<Option<(Vec<Dim>, Vec<Dim>)>> {
     let sizes = meta.sizes.iter().map(|d| c.translator.dim(d, name)).collect::<Result<_, _>>()?;
     let strides = meta.strides.iter().map(|d| c.translator.dim(d, name)).collect::<Result<_, _>>()?;
     Ok(Some((sizes, strides)))
+}
+
+/// True if `self` is contiguous, as far as the archive says; a lone operator's inputs are.
+pub fn is_dense(c: &mut Call<'_, '_>) -> Built<bool> {
+    Ok(layout(c)?.is_none_or(|(sizes, strides)| strides::is_contiguous(&sizes, &strides)))
 }
 
 /// A view where the source's strides allow one, else a copy (`at::reshape`).
@@ -284,6 +290,17 @@ pub fn tensor_split(c: &mut Call<'_, '_>) -> Built {
         }
         Ok((0..sections).map(|i| Dim::from(whole / sections + i64::from(i < whole % sections))).collect())
     })
+}
+
+/// `hsplit`, `vsplit`, `dsplit`: even sections along a dim; a vector's only one counts as its columns.
+pub fn split_along(c: &mut Call<'_, '_>, dim: usize) -> Built {
+    let (x, shape) = source(c)?;
+    let dim = if dim == 1 && shape.len() == 1 { 0 } else { dim };
+    let sections = c.int("sections")?;
+    let whole = shape.get(dim).ok_or_else(|| Fault::Bad(format!("it needs more than {dim} dims")))?;
+    let each = whole.exact_div(&Dim::from(sections)).filter(|_| (1..=1 << 16).contains(&sections));
+    let each = each.ok_or_else(|| Fault::Bad(format!("{whole} does not divide into {sections} sections")))?;
+    parts(c, x, dim, vec![each; sections as usize])
 }
 
 /// Parts between the given positions.

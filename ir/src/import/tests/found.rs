@@ -85,3 +85,74 @@ fn negative_ids_of_an_embedding_are_refused() {
     assert_eq!(rows([1, 0]).unwrap()[0].as_slice::<f32>(), [3., 4., 5., 0., 1., 2.]);
     assert!(rows([1, -1]).unwrap_err().to_string().contains("out of range"));
 }
+
+/// One storage under two names, one of which nothing reads.
+#[test]
+fn names_of_one_storage_show_the_same_weight() {
+    let entry = config(tensor_meta(&[2, 3]))["config"]["m.w"].clone();
+    let both = json!({"config": {"m.w": entry, "m.tied": entry}});
+    let mut tied = program();
+    graph(&mut tied)["inputs"].as_array_mut().unwrap().insert(1, tensor("tied"));
+    graph(&mut tied)["tensor_values"]["tied"] = tensor_meta(&[2, 3]);
+    let specs = tied["graph_module"]["signature"]["input_specs"].as_array_mut().unwrap();
+    specs.insert(1, json!({"parameter": {"arg": {"name": "tied"}, "parameter_name": "m.tied"}}));
+    let entries = [(MODEL, tied.to_string().into()), (CONFIG, both.to_string().into()), (STORAGE, weight_bytes())];
+    let Imported { weights, graph, .. } = load_entries(&entries).unwrap();
+    assert_eq!(weights.get("m.w").unwrap().as_slice::<f32>(), weights.get("m.tied").unwrap().as_slice::<f32>());
+    assert!(weights.missing(&graph).is_empty());
+}
+
+/// JSON has no infinity and no NaN: the archive writes them as text.
+#[test]
+fn arguments_may_be_infinite_or_no_number() {
+    let filled = |value: Json| {
+        let Imported { graph, .. } = load_changed(|p| {
+            graph(p)["nodes"] = json!([node(
+                "aten.full_like.default",
+                &[("self", tensor("x")), ("fill_value", json!({"as_float": value}))],
+                "add"
+            )]);
+        })
+        .unwrap();
+        let zeros = crate::Tensor::zeros(crate::DType::F32, &[2, 3]).unwrap();
+        crate::eval::eval_graph(&graph, &|_| Some(zeros.clone()), std::slice::from_ref(&zeros)).unwrap()[0].as_slice::<f32>()[0]
+    };
+    assert_eq!(filled(json!("Infinity")), f32::INFINITY);
+    assert_eq!(filled(json!("-Infinity")), f32::NEG_INFINITY);
+    assert!(filled(json!("NaN")).is_nan());
+    assert_eq!(filled(json!(1e30)), 1e30);
+}
+
+/// The signature says how many inputs there are, whether the graph reads them or not.
+#[test]
+fn inputs_that_nothing_reads_stay_inputs() {
+    let Imported { graph, .. } = load_changed(|p| {
+        let twice = json!([tensor("w"), tensor("x"), tensor("y")]);
+        graph(p)["inputs"] = twice;
+        graph(p)["tensor_values"]["y"] = tensor_meta(&[4]);
+        let specs = p["graph_module"]["signature"]["input_specs"].as_array_mut().unwrap();
+        specs.push(json!({"user_input": {"arg": tensor("y")}}));
+    })
+    .unwrap();
+    let types: Vec<String> = graph.inputs().iter().map(|&id| graph.ty(id.into()).to_string()).collect();
+    assert_eq!(types, ["f32[2, 3]", "f32[4]"]);
+}
+
+/// Results of one operator that nothing reads leave no trace, and uneven parts have the sizes that PyTorch gives them.
+#[test]
+fn results_that_nothing_reads_are_dropped() {
+    let chunk = json!({"target": "torch.ops.aten.chunk.default", "inputs": [
+        {"name": "self", "arg": tensor("x"), "kind": 1}, {"name": "chunks", "arg": {"as_int": 3}, "kind": 1}],
+        "outputs": [{"as_tensors": [{"name": "a"}, {"name": "b"}, {"name": "add"}]}], "metadata": {}});
+    let Imported { mut graph, .. } = load_changed(|p| {
+        graph(p)["nodes"] = json!([chunk]);
+        for (name, rows) in [("x", 7), ("a", 3), ("b", 3), ("add", 1)] {
+            graph(p)["tensor_values"][name] = tensor_meta(&[rows, 2]);
+        }
+    })
+    .unwrap();
+    graph.remove_dead();
+    assert_eq!(graph.ty(graph.outputs()[0].value).to_string(), "f32[1, 2]");
+    let slices = graph.node_ids().filter(|&id| graph.node(id).op().is_some()).count();
+    assert_eq!(slices, 1);
+}

@@ -42,7 +42,7 @@ impl OpDef for DenseGlu {
                 return Err(InferError(format!("x {x} and {what} {w} must have one dtype: cast first")));
             }
         }
-        let dtype = gating(&self.program, x.dtype)?;
+        let dtype = gating(&self.program, x.dtype, 2)?;
         let mut shape = x.shape.clone();
         if let Some(last) = shape.last_mut() {
             *last = gate.shape[0].clone();
@@ -56,9 +56,9 @@ impl OpDef for DenseGlu {
     }
 }
 
-/// Checks a gating program of (gate, up) and gives the dtype it stores.
-fn gating(program: &crate::Program, dtype: DType) -> Result<DType, InferError> {
-    check_params(program, [dtype; 2].into_iter())?;
+/// Checks a gating program of (gate, up), or of the gate alone, and gives the dtype it stores.
+fn gating(program: &crate::Program, dtype: DType, lanes: usize) -> Result<DType, InferError> {
+    check_params(program, [dtype; 2][..lanes].iter().copied())?;
     match program.results[..] {
         [(_, stored)] => Ok(stored),
         _ => Err(InferError(format!("a gating program has one result, not {}", program.results.len()))),
@@ -69,30 +69,34 @@ impl OpDef for Moe {
     fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
         let args = Args(operands);
         let x = args.tensor(0, "x")?;
-        let (gate, up, down) = (args.tensor(1, "gate")?, args.tensor(3, "up")?, args.tensor(5, "down")?);
+        let (gate, up, down) = (args.tensor(1, "gate")?, args.optional(3), args.tensor(5, "down")?);
         let (ids, weights) = (args.tensor(7, "ids")?, args.tensor(8, "weights")?);
         rank("x", x, 2)?;
         rank("ids", ids, 2)?;
         integer("ids", ids)?;
         expert_weight("gate", gate, args.optional(2), &x.shape[1])?;
-        expert_weight("up", up, args.optional(4), &x.shape[1])?;
         expert_weight("down", down, args.optional(6), &gate.shape[1])?;
-        same("output extents of gate and up", &gate.shape[1], &up.shape[1])?;
-        for (what, w) in [("up", up), ("down", down)] {
-            same(&format!("the number of experts of gate and {what}"), &gate.shape[0], &w.shape[0])?;
+        same("the number of experts of gate and down", &gate.shape[0], &down.shape[0])?;
+        if let Some(up) = up {
+            expert_weight("up", up, args.optional(4), &x.shape[1])?;
+            same("output extents of gate and up", &gate.shape[1], &up.shape[1])?;
+            same("the number of experts of gate and up", &gate.shape[0], &up.shape[0])?;
+        } else if args.optional(4).is_some() {
+            return Err(InferError::new("there is a bias of up, but no up"));
         }
         if ids.shape != weights.shape {
             return Err(InferError(format!("ids {ids} and weights {weights} must have one shape")));
         }
         same("the number of tokens and of id rows", &x.shape[0], &ids.shape[0])?;
-        gating(&self.program, x.dtype)?;
+        gating(&self.program, x.dtype, 1 + usize::from(up.is_some()))?;
         Ok(one(self.dtype, [x.shape[0].clone(), down.shape[1].clone()]))
     }
 
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
         let (rows, inner) = (numel(operands, 7), extent_from_end(operands, 1, 1));
         let (hidden, width) = (extent_from_end(operands, 0, 0), extent_from_end(operands, 5, 1));
-        let products = rows.clone() * inner.clone() * (hidden * Dim::from(4) + width.clone() * Dim::from(2));
+        let lanes = if matches!(operands.get(3), Some(OperandType::Tensor(_))) { 2 } else { 1 };
+        let products = rows.clone() * inner.clone() * (hidden * Dim::from(2 * lanes) + width.clone() * Dim::from(2));
         let gating = rows.clone() * (inner * instructions(&self.program) + width * Dim::from(2));
         Cost::of(operands, outputs, products + gating, true).with_experts(operands, &[1, 2, 3, 4, 5, 6], &rows)
     }

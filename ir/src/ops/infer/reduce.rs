@@ -5,7 +5,8 @@ use crate::{
     DType, Dim, Shape, TensorType,
     dtype::Category,
     ops::{
-        Args, Axes, Cost, Cumsum, InferError, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax, Types,
+        Args, Axes, Cost, Cumsum, InferError, LayerNorm, MapReduce, OpDef, OperandType, Reduce, ReduceKind, RmsNorm, Softmax,
+        Types,
         cost::{instructions, numel, results},
         one,
     },
@@ -31,7 +32,7 @@ impl OpDef for Reduce {
         }
         // Complex numbers have no order. Where no element is compared, PyTorch does not find out.
         if !has_identity && x.dtype.is_complex() && !x.numel().is(0) {
-            return Err(InferError(format!("{} is not defined for {}", self.kind.name(), x.dtype)));
+            return Err(InferError(format!("{} has no order, which {} needs", x.dtype, self.kind.name())));
         }
         if self.kind == ReduceKind::Mean && self.dtype.category() < Category::Float {
             return Err(InferError(format!("mean needs a float or complex dtype, not {}: cast first", self.dtype)));
@@ -120,5 +121,30 @@ impl OpDef for RmsNorm {
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
         // Square, sum, scale, weight.
         Cost::streaming(operands, outputs, 4)
+    }
+}
+
+impl OpDef for LayerNorm {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let x = args.tensor(0, "x")?;
+        let [outer @ .., last] = &x.shape[..] else { return Err(InferError::new("x must have at least one dim")) };
+        for (at, name) in [(1, "weight"), (2, "bias")] {
+            if let Some(parameter) = args.optional(at) {
+                super::rank(name, parameter, 1)?;
+                same(&format!("extents of {name} and of x's last dim"), &parameter.shape[0], last)?;
+            }
+        }
+        let floats = [Some(x), args.optional(1), args.optional(2)];
+        if let Some(other) = floats.into_iter().flatten().find(|ty| !ty.dtype.is_float()) {
+            return Err(InferError(format!("a layer norm is of floats, not {}", other.dtype)));
+        }
+        let statistic = TensorType { dtype: x.dtype.opmath(), shape: outer.iter().cloned().chain([Dim::from(1)]).collect() };
+        Ok([TensorType { dtype: self.dtype, shape: x.shape.clone() }, statistic.clone(), statistic].into_iter().collect())
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        // Sum, distance, square, sum, scale, weight, bias.
+        Cost::streaming(operands, outputs, 7)
     }
 }

@@ -97,7 +97,8 @@ pub fn read(site: &Site<'_>, class: Id) -> Result<Choice, Refusal> {
     Ok(Choice { scores, bias, groups: Some((groups, fill)) })
 }
 
-fn number(site: &Site<'_>, class: Id) -> Option<Scalar> {
+/// The number that a class is.
+pub fn number(site: &Site<'_>, class: Id) -> Option<Scalar> {
     match &site.egraph[class].data.leaf {
         Some(Head::Scalar(scalar)) => Some(*scalar),
         _ => None,

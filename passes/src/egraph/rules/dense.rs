@@ -10,7 +10,10 @@ use crate::egraph::{
     rules::experts::slice,
 };
 use egg::Id;
-use eglu_ir::ops::{Axes, DenseGlu, Permute};
+use eglu_ir::{
+    Op,
+    ops::{Axes, DenseGlu, Permute},
+};
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
@@ -23,6 +26,21 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 let rows = slice(s, 0)?;
                 let w = s.call(rows, &[w])?;
                 let w = s.call(Permute { dims: Axes::from_slice(&[1, 0]) }, &[w])?;
+                s.call(eglu_ir::ops::MatMul {}, &[x, w])
+            })?,
+        rule("slice-of-any-product", Exact, "some columns of a product need only those columns of the right matrix")
+            .from("(slice (matmul ?x ?w) ?dim ?start ?end ?step)")
+            .when("last-dim", last_dim)
+            .when("a-matrix", |s| {
+                let turned = crate::egraph::rules::choice::ops(s, s.id("?w")).iter().any(|(op, _)| matches!(op, Op::Permute(_)));
+                Verdict::when(s.rank("?w") == Some(2) && s.rank("?x") > Some(1) && !turned, || {
+                    "the right side is no matrix as it is stored".into()
+                })
+            })
+            .builds(|s| {
+                let (x, w) = (s.id("?x"), s.id("?w"));
+                let columns = slice(s, 1)?;
+                let w = s.call(columns, &[w])?;
                 s.call(eglu_ir::ops::MatMul {}, &[x, w])
             })?,
         rule("slice-of-biased-product", Exact, "some columns of a linear layer need only those of its bias")

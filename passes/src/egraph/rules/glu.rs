@@ -1,7 +1,10 @@
 //! Gated units: an activation of the gate times the up projection, as one program.
 
 use super::{either, same_type};
-use crate::egraph::rule::{Numerics::SameAccumulator, Refusal, Rule, RuleError, Site, Verdict, rule};
+use crate::egraph::rule::{
+    Numerics::{Exact, SameAccumulator},
+    Refusal, Rule, RuleError, Site, Verdict, rule,
+};
 use egg::Id;
 use eglu_ir::{
     DType, Program, Ref, Scalar,
@@ -38,6 +41,16 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         rules.push(gated_in_wide(act)?);
     }
     rules.push(clamped_swish()?);
+    rules.push(
+        rule(
+            "gated-views",
+            Exact,
+            "gating two tensors seen in another shape is gating them and then seeing the result in that shape",
+        )
+        .from("(glu (reshape ?g ?s) (reshape ?u ?s) ?program)")
+        .when("gate-and-up", gate_and_up)
+        .becomes("(reshape (glu ?g ?u ?program) ?s)")?,
+    );
     Ok(rules)
 }
 

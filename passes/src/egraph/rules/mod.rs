@@ -2,14 +2,15 @@
 //!
 //! Rules are one-directional and small; no commutativity, so mirrored operands are listed as further patterns. Those of [`views`] and
 //! [`facts`] tidy up, [`permutation`] and [`push`] move permutations of rows outward until they meet their inverse, [`scatter`] undoes
-//! transposed gathers and [`outer`] names weight gradients, the rest
-//! name what is left: [`experts`], [`dropping`], [`glu`], [`moe`], [`dense`], [`route`], [`norm`].
+//! transposed gathers, the rest name what is left: [`experts`], [`outer`], [`dropping`], [`glu`], [`moe`], [`dense`], [`route`],
+//! [`norm`], [`softmax`].
 
 pub mod choice;
 pub mod dense;
 pub mod dropping;
 pub mod experts;
 pub mod facts;
+pub mod gating;
 pub mod glu;
 pub mod moe;
 pub mod norm;
@@ -18,6 +19,7 @@ pub mod permutation;
 pub mod push;
 pub mod route;
 pub mod scatter;
+pub mod softmax;
 pub mod views;
 
 use super::rule::{Rule, RuleError, Site, Verdict};
@@ -46,6 +48,7 @@ fn parse() -> Result<Vec<Rule>, RuleError> {
         dense::rules,
         route::rules,
         norm::rules,
+        softmax::rules,
     ] {
         table.extend(family()?);
     }

@@ -1,12 +1,19 @@
 //! From weighted sums over the chosen experts to the whole block.
 
-use super::either;
-use crate::egraph::rule::{Numerics::SameAccumulator, Refusal, Rule, RuleError, Site, Verdict, rule};
+use super::{
+    choice::{self, ops},
+    either, gating,
+};
+use crate::egraph::{
+    language::Head,
+    rule::{Numerics::SameAccumulator, Refusal, Rule, RuleError, Site, Verdict, rule},
+};
 use egg::Id;
 use eglu_ir::{
-    DType, Dim, Op, Shape,
-    ops::{Combine, Moe, Reshape},
+    DType, Dim, Op, Scalar, Shape,
+    ops::{Combine, Iota, Moe, Pointwise, Reshape},
 };
+use std::sync::Arc;
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
@@ -63,7 +70,62 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 Verdict::when(single && s.extent("?weights", 0) == s.extent("?x", 0), || "tokens have several choices".into())
             })
             .builds(block_of)?,
+        rule("mixture-of-other-experts", SameAccumulator, "experts of any activation, with a gate or without, are one block")
+            .from("(combine (expert_matmul ?h ?wd ?bd ?ids) ?weights ?dt)")
+            .when("no-gated-unit", |s| {
+                let product = |&id: &Id| ops(s, id).iter().any(|(op, _)| matches!(op, Op::ExpertMatmul(_)));
+                let gated = |(op, operands): &(Op, Vec<Id>)| matches!(op, Op::Glu(_)) && operands.iter().all(product);
+                let unit = ops(s, s.id("?h")).iter().any(gated);
+                Verdict::when(!unit, || "it is a block of gated units already".into())
+            })
+            .when("rows-by-token", |s| other_block(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
+            .when("symmetric-limits", |s| {
+                let limits = other_block(s).ok().and_then(|(_, gating)| gating.asymmetric());
+                Verdict::when(limits.is_none(), || format!("a product is clamped to {}", limits.unwrap_or_default()))
+            })
+            .builds(|s| {
+                let (x, gating) = other_block(s).map_err(|why| Refusal::new("rows-by-token", why))?;
+                let none = s.leaf(Head::Absent);
+                let lane = |i: usize| gating.products.get(i).map_or([none; 2], |&[_, w, b]| [w, b]);
+                let ([wg, bg], [wu, bu]) = (lane(0), lane(1));
+                let shape = s.shape("?weights");
+                let ids = s.id("?ids");
+                let ids = s.call(Reshape { shape }, &[ids])?;
+                let dtype = s.attr("?dt").ok_or_else(|| Refusal::new("types", "no dtype"))?;
+                let (wd, bd, weights) = (s.id("?wd"), s.id("?bd"), s.id("?weights"));
+                s.call(Moe { program: Arc::new(gating.program), dtype }, &[x, wg, bg, wu, bu, wd, bd, ids, weights])
+            })?,
     ])
+}
+
+/// The tokens that a block of any activation reads, and what it computes between its products.
+fn other_block(site: &Site<'_>) -> Result<(Id, gating::Gating), String> {
+    let ids = site.id("?ids");
+    let gating = gating::read(site, site.id("?h"), ids).ok_or("nothing pointwise stands between products by the same experts")?;
+    let rows = gating.products[0][0];
+    if gating.products.iter().any(|product| product[0] != rows) {
+        return Err("the products are of different rows".into());
+    }
+    let weights = site.shape("?weights");
+    let k = weights.get(1).and_then(Dim::as_const).ok_or("the number of choices is not known")?;
+    let tokens = weights.first().cloned();
+    let of = |class: Id| site.ty_of(class).and_then(|ty| ty.shape.first().cloned());
+    if k == 1 && of(rows) == tokens {
+        return Ok((rows, gating));
+    }
+    let picked = ops(site, rows).into_iter().filter(|(op, _)| matches!(op, Op::Index(index) if index.axes[..] == [0]));
+    let by_token = |index: Id| {
+        ops(site, index).iter().any(|(op, operands)| {
+            let by = operands.get(1).and_then(|&by| choice::number(site, by));
+            let all = |(op, _): &(Op, Vec<Id>)| matches!(op, Op::Iota(Iota { start: 0, step: 1, len, .. }) if Some(len) == of(ids).as_ref());
+            *op == Op::Pointwise(Pointwise::FloorDiv) && by == Some(Scalar::Int(k)) && ops(site, operands[0]).iter().any(all)
+        })
+    };
+    let mut tokens = picked.filter_map(|(_, operands)| match operands[..] {
+        [x, index] if of(x) == tokens && by_token(index) => Some(x),
+        _ => None,
+    });
+    tokens.next().map(|x| (x, gating)).ok_or("there are not k rows for each token".into())
 }
 
 /// A block of any operands.

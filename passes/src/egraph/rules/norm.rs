@@ -1,4 +1,4 @@
-//! RMSNorm from its parts.
+//! RMSNorm and LayerNorm from their parts.
 
 use super::either;
 use crate::egraph::{
@@ -10,7 +10,7 @@ use crate::egraph::{
 };
 use eglu_ir::{
     DType, Scalar,
-    ops::{Axes, RmsNorm},
+    ops::{Axes, LayerNorm, RmsNorm},
 };
 
 /// The rules.
@@ -18,10 +18,33 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
     let norm = |square: &str| {
         either("add", &format!("(reduce {square} reduce:mean ?dims flag:true ?rd)"), "?eps")
             .into_iter()
-            .flat_map(|sum| either("mul", "?x", &format!("(rsqrt {sum})")))
+            .flat_map(|sum| {
+                let [a, b] = either("mul", "?x", &format!("(rsqrt {sum})"));
+                [a, b, format!("(div ?x (sqrt {sum}))")]
+            })
             .collect::<Vec<_>>()
     };
-    Ok(vec![
+    let mut rules = vec![
+        rule("mean-from-sum", SameAccumulator, "a sum divided by how many were added is their mean")
+            .from("(div (reduce ?x reduce:sum ?dims ?keep ?d) ?n)")
+            .when("count", |s| {
+                let dims: Axes = s.attr("?dims").unwrap_or_default();
+                let shape = s.shape("?x");
+                let count = dims.iter().try_fold(1.0, |count, &dim| Some(count * shape.get(dim)?.as_const()? as f64));
+                let by = s.scalar("?n").map(Scalar::as_f64);
+                Verdict::when(!dims.is_empty() && count.is_some() && by == count, || "it is divided by another number".into())
+            })
+            .when("accumulates", accumulates)
+            .when("same-type", |s| {
+                Verdict::when(s.result().map(|ty| ty.dtype) == s.attr("?d"), || "dividing changes the dtype".into())
+            })
+            .becomes("(reduce ?x reduce:mean ?dims ?keep ?d)")?,
+        rule("inverse-root", SameAccumulator, "one over a root is one function")
+            .from("(reciprocal (sqrt ?x))")
+            .from("(pow ?x -0.5)")
+            .when("same-type", |s| super::same_type(s, s.id("?x"), s.class))
+            .when("accumulates", accumulates)
+            .becomes("(rsqrt ?x)")?,
         rule("rms-norm-of-product", SameAccumulator, "x / √(mean(x·x) + ε) is one pass over rows")
             .from_all(norm("(mul ?x ?x)"))
             .fuses()
@@ -71,7 +94,76 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 let dtype = s.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
                 s.call(RmsNorm { eps, dtype }, &[x, w])
             })?,
+    ];
+    rules.extend(layer_norm()?);
+    Ok(rules)
+}
+
+/// LayerNorm: an RMSNorm of what is above and below the mean.
+fn layer_norm() -> Result<Vec<Rule>, RuleError> {
+    let widened = |var: &'static str| {
+        move |s: &Site<'_>| {
+            let from = s.dtype(var);
+            let widens = from.is_some_and(|from| from.is_float() && from != DType::F32 && from.opmath() == DType::F32);
+            Verdict::when(widens, || "the cast does not widen a 16-bit float".into())
+        }
+    };
+    let upcast = |name: &str, from: &str, var: &'static str| {
+        rule(name, Exact, "the norm computes in f32, so widening what it reads first changes nothing")
+            .from(from)
+            .when("widened", widened(var))
+            .becomes("(out0 (layer_norm ?x ?w ?b ?eps ?d))")
+    };
+    let factor = |site: &Site<'_>, var: &str| {
+        let (factor, last) = (site.extent(var, 0), site.shape("?x").last().cloned());
+        Verdict::when(site.rank(var) == Some(1) && factor == last, || format!("what joins is no row of the last dim, {last:?}"))
+    };
+    Ok(vec![
+        rule("layer-norm", SameAccumulator, "the RMSNorm of a row less its mean is LayerNorm")
+            .from("(rms_norm (sub ?x (reduce ?x reduce:mean ?dims flag:true ?rd)) ?w ?eps ?d)")
+            .fuses()
+            .when("last-dim", last_dim)
+            .when("accumulates", accumulates)
+            .builds(centered)?,
+        rule("layer-norm-widened", SameAccumulator, "the mean that is taken off may be that of the 16-bit row, added up in f32")
+            .from("(rms_norm (sub (cast ?x dtype:f32) (reduce ?x reduce:mean ?dims flag:true dtype:f32)) ?w ?eps ?d)")
+            .fuses()
+            .when("last-dim", last_dim)
+            .when("widened", widened("?x"))
+            .builds(centered)?,
+        rule("layer-norm-biased", SameAccumulator, "the norm's bias is added in the same pass")
+            .from_all(either("add", "?b", "(out0 (layer_norm ?x ?w none ?eps ?d))"))
+            .fuses()
+            .when("bias-of-last-dim", move |s| factor(s, "?b"))
+            .builds(|s| {
+                let (x, w, b) = (s.id("?x"), s.id("?w"), s.id("?b"));
+                let eps = s.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
+                let dtype = s.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
+                let norm = s.call(LayerNorm { eps, dtype }, &[x, w, b])?;
+                Ok(s.output(norm, 0))
+            })?,
+        upcast("layer-norm-of-upcast", "(out0 (layer_norm (cast ?x dtype:f32) ?w ?b ?eps ?d))", "?x")?,
+        upcast("layer-norm-of-upcast-weight", "(out0 (layer_norm ?x (cast ?w dtype:f32) ?b ?eps ?d))", "?w")?,
+        upcast("layer-norm-of-upcast-bias", "(out0 (layer_norm ?x ?w (cast ?b dtype:f32) ?eps ?d))", "?b")?,
+        rule("layer-norm-rounded", Exact, "a norm rounded afterwards may be stored rounded")
+            .from("(cast (out0 (layer_norm ?x ?w ?b ?eps dtype:f32)) ?d)")
+            .when("narrower", |s| {
+                let to: Option<DType> = s.attr("?d");
+                Verdict::when(to.is_some_and(|to| to.is_float() && to != DType::F32 && to.opmath() == DType::F32), || {
+                    "the cast does not merely round".into()
+                })
+            })
+            .becomes("(out0 (layer_norm ?x ?w ?b ?eps ?d))")?,
     ])
+}
+
+fn centered(site: &mut Site<'_>) -> Result<egg::Id, Refusal> {
+    let (x, w) = (site.id("?x"), site.id("?w"));
+    let eps = site.attr("?eps").ok_or_else(|| Refusal::new("types", "no epsilon"))?;
+    let dtype = site.attr("?d").ok_or_else(|| Refusal::new("types", "no dtype"))?;
+    let none = site.leaf(Head::Absent);
+    let norm = site.call(LayerNorm { eps, dtype }, &[x, w, none])?;
+    Ok(site.output(norm, 0))
 }
 
 fn last_dim(site: &Site<'_>) -> Verdict {

@@ -1,0 +1,196 @@
+//! A chain of reductions over the same dims, each of which may read what the ones before it gave, and an elementwise end: what a plain
+//! reduction, a softmax, a norm and a variance have in common.
+
+use super::super::{
+    ctype,
+    error::Emit,
+    program::{self, Results},
+};
+use crate::TensorRef;
+use eglu_ir::{DType, Dim, Program, Ref, ops::ReduceKind};
+
+/// What a parameter of a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Source {
+    /// The element of an input.
+    Element(usize),
+    /// The one value that a capture has for each line.
+    Line(usize),
+    /// What an earlier stage gave: position among the results of all stages.
+    Stat(usize),
+}
+
+/// Reductions of one pass.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Stage {
+    /// From elements to the values to reduce.
+    pub prologue: Program,
+    /// What the prologue's parameters are.
+    pub args: Vec<Source>,
+    /// One reduction for each result of the prologue.
+    pub kinds: Vec<ReduceKind>,
+    /// From reduced values, in opmath, and more parameters to the stage's results.
+    pub epilogue: Program,
+    /// What the epilogue's parameters after the reduced values are: lines and stats.
+    pub captures: Vec<Source>,
+    /// Where each result goes, if anywhere.
+    pub outputs: Vec<Option<TensorRef>>,
+}
+
+/// An elementwise program over the same elements at the end.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Finish {
+    pub program: Program,
+    pub args: Vec<Source>,
+    pub outputs: Vec<TensorRef>,
+}
+
+/// What one kernel computes over lines of elements.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Chain {
+    /// Name of its kernels.
+    pub name: String,
+    /// The shape that inputs broadcast to.
+    pub full: Vec<Dim>,
+    /// The reduced dims.
+    pub dims: Vec<usize>,
+    /// Read element by element; they broadcast to `full`.
+    pub inputs: Vec<TensorRef>,
+    /// One value for each line; they broadcast to `full` with the reduced dims being 1.
+    pub lines: Vec<TensorRef>,
+    pub stages: Vec<Stage>,
+    pub finish: Option<Finish>,
+}
+
+impl Stage {
+    /// The dtype that reduction `i` takes its values in.
+    fn value(&self, i: usize) -> DType {
+        let dtype = self.prologue.results[i].1;
+        match self.kinds[i] {
+            ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean => ctype::accumulator(dtype),
+            _ => dtype,
+        }
+    }
+
+    /// The input whose elements, as they are stored, are the values of reduction `i`.
+    pub fn stored(&self, i: usize) -> Option<usize> {
+        let (Ref::Param(param), dtype) = self.prologue.results[i] else { return None };
+        let own = self.prologue.params[param as usize];
+        let narrow = own.is_int() || own == DType::Bool;
+        let widens = self.kinds[i] == ReduceKind::Sum && narrow && dtype.is_int() && own.size() <= 4;
+        match self.args[param as usize] {
+            Source::Element(input) if own.opmath() == dtype.opmath() || widens => Some(input),
+            _ => None,
+        }
+    }
+}
+
+impl Chain {
+    /// How often the inputs are walked: by each stage, and by the end.
+    pub fn passes(&self) -> usize {
+        self.stages.len() + usize::from(self.finish.is_some())
+    }
+
+    fn args(&self, pass: usize) -> &[Source] {
+        match self.stages.get(pass) {
+            Some(stage) => &stage.args,
+            None => self.finish.as_ref().map_or(&[], |finish| &finish.args),
+        }
+    }
+
+    /// True if a pass reads elements of an input.
+    pub fn reads(&self, pass: usize, input: usize) -> bool {
+        self.args(pass).contains(&Source::Element(input))
+    }
+
+    /// True if it pays to keep elements of an input: more than one pass reads them.
+    pub fn keeps(&self, input: usize) -> bool {
+        (0..self.passes()).filter(|&pass| self.reads(pass, input)).count() > 1
+    }
+
+    /// An upper bound of the bytes of a state of the first stage.
+    pub fn state_bytes(&self) -> i64 {
+        16 * self.stages[0].kinds.len().max(1) as i64
+    }
+
+    /// The types and functions that kernels of the chain use.
+    pub fn items(&self) -> Emit<String> {
+        let mut text = String::new();
+        for (s, stage) in self.stages.iter().enumerate() {
+            text += &program::function(&format!("prologue{s}"), &stage.prologue, Results::Opmath)?;
+            text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
+            let (mut fields, mut merges) = (String::new(), String::new());
+            for (i, kind) in stage.kinds.iter().enumerate() {
+                fields += &format!("    {kind:?}State<{}> s{i};\n", ctype::opmath(stage.value(i))?);
+                merges += &format!("        s{i}.merge(other.s{i});\n");
+            }
+            text += &format!(
+                "struct alignas(8) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n"
+            );
+        }
+        if let Some(finish) = &self.finish {
+            text += &program::function("finish", &finish.program, Results::Stored)?;
+        }
+        Ok(text)
+    }
+
+    /// Where the results of stage `s` start among those of all stages.
+    pub fn first_stat(&self, s: usize) -> usize {
+        self.stages[..s].iter().map(|stage| stage.epilogue.results.len()).sum()
+    }
+
+    /// A parameter's value in opmath; `element` gives that of an input.
+    pub fn value(&self, source: Source, element: &dyn Fn(usize) -> String) -> String {
+        match source {
+            Source::Element(input) => element(input),
+            Source::Line(line) => format!("c{line}"),
+            Source::Stat(stat) => format!("up(stat{stat})"),
+        }
+    }
+
+    /// Statements that turn the merged state `state` of stage `s` into its stats.
+    pub fn epilogue(&self, s: usize, state: &str, length: &str) -> Emit<String> {
+        let (stage, first) = (&self.stages[s], self.first_stat(s));
+        let mut text = String::new();
+        let mut args = Vec::new();
+        for (i, &dtype) in stage.epilogue.params.iter().take(stage.kinds.len()).enumerate() {
+            args.push(format!("cast<{}>({state}.s{i}.result({length}))", ctype::opmath(dtype)?));
+        }
+        args.extend(stage.captures.iter().map(|&source| self.value(source, &|_| String::new())));
+        for (i, &(_, dtype)) in stage.epilogue.results.iter().enumerate() {
+            text += &format!("{} stat{};\n", ctype::storage(dtype)?, first + i);
+            args.push(format!("stat{}", first + i));
+        }
+        Ok(text + &format!("epilogue{s}({});\n", args.join(", ")))
+    }
+
+    /// Statements that add to `state` of stage `s` the `width` neighbouring elements at position `r`. `pack` names what has an input's
+    /// elements as they are stored, `element` one of them in opmath by its place `e`.
+    pub fn add(
+        &self,
+        s: usize,
+        state: &str,
+        width: i64,
+        pack: &dyn Fn(usize) -> Option<String>,
+        element: &dyn Fn(usize) -> String,
+    ) -> Emit<String> {
+        let stage = &self.stages[s];
+        let (mut declared, mut adds, mut run) = (String::new(), String::new(), false);
+        let mut args: Vec<String> = stage.args.iter().map(|&source| self.value(source, element)).collect();
+        for (i, &(_, dtype)) in stage.prologue.results.iter().enumerate() {
+            declared += &format!("{} p{i}[{width}];\n", ctype::opmath(dtype)?);
+            args.push(format!("p{i}[e]"));
+            match stage.stored(i).and_then(pack) {
+                Some(pack) => adds += &format!("add_pack({state}.s{i}, {pack}, r);\n"),
+                None => {
+                    adds += &format!("add_values({state}.s{i}, p{i}, r);\n");
+                    run = true;
+                }
+            }
+        }
+        if !run {
+            return Ok(adds);
+        }
+        Ok(format!("{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) prologue{s}({});\n{adds}", args.join(", ")))
+    }
+}

@@ -1,0 +1,164 @@
+"""Times reductions and row norms in PyTorch (eager and torch.compile) and in eglu, in one run on one GPU, and prints a table.
+
+usage: reductions.py FOLDER [CASES] [SECONDS]
+  FOLDER   what `eglu emit --arch sm_90a` makes of each graph of reduction_graphs.py, and of archives row.OP.DTYPE.pt2 where there are any,
+           in a folder of that name (without the ending)
+  CASES    regular expression of the cases to run, such as "sum .*bf16"
+  SECONDS  stop after that long (default 100)
+Every result is compared with PyTorch's. The L2 cache is flushed before each run; shares are of the copy bandwidth of the same run (bytes read
+and written). With COMPILE=1 torch.compile is timed beside (slow to start).
+"""
+import os
+import re
+import statistics
+import sys
+import time
+
+import torch
+from emitted import Emitted
+
+DTYPES = dict(
+    f32=torch.float32, bf16=torch.bfloat16, f16=torch.float16, f64=torch.float64, i8=torch.int8, i32=torch.int32, i64=torch.int64,
+    bool=torch.bool, c64=torch.complex64,
+)
+SHAPES = [
+    ("full", (16384, 16384)), ("inner", (4096, 65536)), ("inner", (65536, 4096)), ("inner", (1 << 20, 256)), ("inner", (8 << 20, 32)),
+    ("outer", (65536, 4096)), ("outer", (4096, 65536)), ("mid", (64, 4096, 1024)), ("inner", (16, 1 << 20)),
+]
+ROWS = [(32768, 4096), (8192, 16384), (4096, 131072), (131072, 1024)]
+
+
+def reference(op, x, layout):
+    dim = dict(full=None, inner=-1, outer=0, mid=1)[layout]
+    call = getattr(torch, op)
+    if dim is None:
+        return lambda: call(x, dim=tuple(range(x.dim()))) if op in ("amax", "amin") else call(x)
+    return lambda: call(x, dim)
+
+
+def row(op, x):
+    functional = torch.nn.functional
+    return dict(
+        softmax=lambda: functional.softmax(x, -1),
+        log_softmax=lambda: functional.log_softmax(x, -1),
+        rms_norm=lambda: functional.rms_norm(x, x.shape[-1:]),
+        layer_norm=lambda: functional.layer_norm(x, x.shape[-1:]),
+        logsumexp=lambda: torch.logsumexp(x, -1),
+        var_mean=lambda: torch.var_mean(x, -1),
+        swiglu=lambda: functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+    )[op]
+
+
+def random(shape, dtype):
+    if dtype == torch.bool:
+        return torch.rand(shape, device="cuda") < 0.5
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.randint(-100, 100, shape, device="cuda", dtype=dtype)
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+FLUSH = None
+
+
+def median_us(call, repeats=15):
+    global FLUSH
+    if FLUSH is None:
+        FLUSH = torch.empty(160 << 20, dtype=torch.uint8, device="cuda")
+    for _ in range(2):
+        call()
+    events = []
+    for _ in range(repeats):
+        FLUSH.zero_()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events) * 1e3
+
+
+def difference(got, want):
+    if want.dtype in (torch.int64, torch.int32, torch.bool, torch.int8):
+        return float((got != want).sum())
+    wide = torch.complex128 if want.is_complex() else torch.float64
+    got, want = got.to(wide), want.to(wide)
+    return float((got - want).norm() / want.norm())
+
+
+def main():
+    folder = sys.argv[1]
+    wanted = re.compile(sys.argv[2] if len(sys.argv) > 2 else ".")
+    stop = time.time() + float(sys.argv[3] if len(sys.argv) > 3 else 100)
+    big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    other = torch.empty_like(big)
+    copy = 2 * big.numel() / median_us(lambda: other.copy_(big)) / 1e6
+    del big, other
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {copy:.2f} TB/s; shares of it, times in µs")
+    print(f"{'case':42} {'floor':>8} {'eglu':>8} {'eager':>8} {'compile':>8}   eglu eager compile  error")
+    cases = []
+    for name in sorted(os.listdir(folder)):
+        kind, op, *rest = name.split(".")
+        dtype = rest[-1]
+        if kind == "reduce":
+            layouts = [(layout, shape) for layout, shape in SHAPES if layout == rest[0]]
+        else:
+            layouts = [("row", shape) for shape in ROWS]
+        for layout, shape in layouts:
+            label = f"{op} {dtype} {layout} {'x'.join(map(str, shape))}"
+            if wanted.search(label):
+                cases.append((label, name, kind, op, layout, shape, dtype))
+    for label, name, kind, op, layout, shape, dtype in cases:
+        if time.time() > stop:
+            print("out of time at", label)
+            break
+        try:
+            one(folder, label, name, kind, op, layout, shape, dtype, copy)
+        except Exception as error:
+            print(f"{label:42} {type(error).__name__}: {str(error)[:150]}", flush=True)
+        torch.cuda.empty_cache()
+
+
+def one(folder, label, name, kind, op, layout, shape, dtype, copy):
+    torch.manual_seed(0)
+    x = random(shape, DTYPES[dtype])
+    call = reference(op, x, layout) if kind == "reduce" else row(op, x)
+    want = call()
+    outputs = want if isinstance(want, tuple) else (want,)
+    eager = median_us(call)
+    compiled = float("nan")
+    if os.environ.get("COMPILE"):
+        torch._dynamo.reset()
+        fast = torch.compile(call, dynamic=False)
+        compiled = median_us(fast)
+    emitted = Emitted(os.path.join(folder, name))
+    dims = dict(s77=x.shape[0], mid=x.shape[1], s27=x.shape[-1], _s27=x.shape[-1] // 2)
+    results = [torch.full_like(output, 7) for output in outputs]
+    tensors = {}
+    for launch in emitted.launches:
+        for arg in launch[4]:
+            found = re.fullmatch(r"(.*)#(\d*) \+ .*", arg)
+            if found and found[1] not in tensors and found[1] not in ("scratch", "counters"):
+                tensors[found[1]] = x if found[1] == "x" else None
+    missing = [key for key, value in tensors.items() if value is None]
+    ends = missing[-len(results):]
+    for key in missing:
+        tensors[key] = results[ends.index(key)] if key in ends else torch.empty(x.numel() * 8 + 64, dtype=torch.uint8, device="cuda")
+    run = emitted.bind(tensors, dims)
+    run()
+    torch.cuda.synchronize()
+    error = max(difference(got, want) for got, want in zip(results, outputs))
+    first = [result.clone() for result in results]
+    mine = median_us(run)
+    same = all(torch.equal(a, b) or bool(torch.isnan(a).any()) for a, b in zip(first, results))
+    bytes_moved = x.numel() * x.element_size() + sum(output.numel() * output.element_size() for output in outputs)
+    floor = bytes_moved / copy / 1e6
+    shares = " ".join(f"{floor / t:6.3f}" for t in (mine, eager, compiled))
+    print(
+        f"{label:42} {floor:8.1f} {mine:8.1f} {eager:8.1f} {compiled:8.1f}   {shares}  {error:.1e} {run.kernels}{'' if same else ' NOT THE SAME BITS'}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
