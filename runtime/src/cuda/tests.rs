@@ -77,7 +77,7 @@ fn plan() -> CudaPlan {
             launch(1, "double", vec![z, Memory::Scratch(0)], 0),
         ],
         plan,
-        scratch: vec![Scratch { name: "copy of y".into(), bytes: numel * 4.into(), step: 1 }],
+        scratch: vec![Scratch { name: "copy of y".into(), bytes: numel * 4.into(), step: 1, last: 1 }],
         modules: vec![Module { name: "toy".into(), source: String::new() }],
     }
 }
