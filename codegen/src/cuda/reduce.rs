@@ -3,6 +3,7 @@
 
 mod chain;
 mod columns;
+mod forms;
 mod pairs;
 mod rows;
 mod walk;
@@ -102,6 +103,6 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
     let walk = Walk::single(chain);
     match walk.goes_across(chain) {
         true => columns::emit(emitter, chain, &walk),
-        false => rows::emit(emitter, chain, &Walk::along_lines(chain)),
+        false => forms::emit(emitter, chain, &Walk::along_lines(chain)),
     }
 }
