@@ -126,7 +126,7 @@ impl Emitter {
     pub fn launch(&mut self, kernel: Kernel, code: Code, grid: [Dim; 3]) {
         let [across, down, deep] = grid;
         let grid = [across * self.when.clone(), down, deep];
-        let ([x, y], shared_bytes) = (code.threads, code.shared_bytes);
+        let ([x, y], shared_bytes, overlaps) = (code.threads, code.shared_bytes, code.overlaps);
         let (entry, source, args) = kernel.finish(code);
         let module = match self.sources.get(&source) {
             Some(&module) => module,
@@ -139,7 +139,7 @@ impl Emitter {
                 self.out.modules.len() - 1
             }
         };
-        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args };
+        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args, overlaps };
         self.out.launches.push(launch);
     }
 
