@@ -347,7 +347,7 @@ impl Case {
                 self.add(float, &[2 * t / a_repeat, n]);
                 self.add(float, &[2 * t / b_repeat, k]);
                 self.indices(&[2 * t], 5);
-                ExpertOuter { experts: Dim::from(3), a_repeat, b_repeat, dtype: float }.into()
+                ExpertOuter { experts: Dim::from(self.pick(&[1, 3, 4])), a_repeat, b_repeat, dtype: float }.into()
             }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));
@@ -369,10 +369,11 @@ impl Case {
                 self.add(float, &[tokens, 6]);
                 self.optional(float, &[6]);
                 let (score, gathered) = (self.pick(RouteScore::ALL), self.coin());
-                let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2) as usize, 2]) };
+                let groups = if self.coin() { Axes::new() } else { Axes::from_slice(&[3, 1 + self.below(2), 2]) };
                 let mut weigh = Program::new([float; 2]);
                 weigh.results.push((Ref::Param(self.below(2) as u32), self.pick(&FLOATS)));
-                let (k, masked) = (1 + self.below(5) as usize, Scalar::Int(0));
+                let masked = self.pick(&[Scalar::Int(0), Scalar::Float(f64::NEG_INFINITY)]);
+                let k = 1 + self.below(5);
                 Route { score, scores: float, k, groups, masked, gathered, weigh: weigh.into() }.into()
             }
             OpCode::Moe => {
@@ -510,7 +511,8 @@ fn every_attribute_is_varied() {
 }
 
 /// Rows whose operands have each one rank.
-const FIXED_RANK: [OpCode; 8] = [
+const FIXED_RANK: [OpCode; 9] = [
+    OpCode::ExpertOuter,
     OpCode::GroupedMm,
     OpCode::Contract,
     OpCode::Index,

@@ -36,6 +36,29 @@ impl Changed {
         changed
     }
 
+    /// An archive of some entries of a fixture, by their path under its root folder and under their new names, and of more entries.
+    pub fn only(name: &str, entries: &[(&str, &str)], more: &[(&str, &[u8])]) -> Changed {
+        let mut archive = ZipArchive::new(File::open(fixture(name)).unwrap()).unwrap();
+        let changed = Changed::empty("model.pt2");
+        let mut writer = ZipWriter::new(File::create(&changed.path).unwrap());
+        let mut add = |name: &str, data: &[u8]| {
+            writer.start_file(name, SimpleFileOptions::default().compression_method(CompressionMethod::Stored)).unwrap();
+            writer.write_all(data).unwrap();
+        };
+        for i in 0..archive.len() {
+            let mut entry = archive.by_index(i).unwrap();
+            let full = entry.name().unwrap().into_owned();
+            let mut data = Vec::new();
+            entry.read_to_end(&mut data).unwrap();
+            if let Some((_, new)) = entries.iter().find(|(old, _)| full.split_once('/').is_some_and(|(_, inner)| inner == *old)) {
+                add(new, &data);
+            }
+        }
+        more.iter().for_each(|(name, data)| add(name, data));
+        writer.finish().unwrap();
+        changed
+    }
+
     /// A copy whose JSON entry `which` has been changed as text.
     pub fn json(name: &str, which: &str, change: impl Fn(String) -> String) -> Changed {
         Changed::of(name, |entry, data| {

@@ -1,6 +1,11 @@
 //! Every fixture with reference tensors, fused and unfused, against PyTorch's results.
 
-use super::call::{eglu, fixture};
+use super::{
+    archive::Changed,
+    call::{eglu, fixture},
+};
+use eglu::{Tensor, import::import, reference::write_tensors};
+use std::path::Path;
 
 /// Each archive with the names of its reference files.
 fn references() -> Vec<(String, Vec<String>)> {
@@ -56,6 +61,34 @@ fn weights_come_from_another_file() {
     // The inputs file holds no weight the model knows, so its own stay in use.
     let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
     eglu(["run", &model, "--inputs", &io, "--expect", &io, "--weights", &io]).success();
+}
+
+/// Archives of PyTorch 2.5 to 2.8 pickle their weights: the newer of them entry by entry, the older all in one file. What is pickled is
+/// not read; the graph is, and runs with the weights from a file beside it.
+#[test]
+fn pickled_weights_come_from_another_file() {
+    let name = "llama.block.pt2";
+    let io = fixture("llama.block.io.safetensors");
+    let newer = Changed::json(name, "data/weights/model_weights_config.json", |text| {
+        text.replace("\"use_pickle\": false", "\"use_pickle\": true")
+    });
+    let older = Changed::only(
+        name,
+        &[("models/model.json", "serialized_exported_program.json")],
+        &[("serialized_state_dict.pt", b"\x80\x02}q\x00.")],
+    );
+    let weights = import(Path::new(&fixture(name))).unwrap().weights;
+    let names: Vec<String> = weights.names().map(|name| name.to_string()).collect();
+    let tensors: Vec<Tensor> = names.iter().map(|name| weights.get(name).unwrap()).collect();
+    for archive in [newer, older] {
+        let model = archive.path.to_str().unwrap();
+        let file = archive.beside("weights.safetensors");
+        write_tensors(&file, names.iter().map(String::as_str).zip(&tensors)).unwrap();
+        let summary = eglu(["inspect", model]).success().stdout;
+        assert!(summary.contains("none of which the file holds"), "{summary}");
+        eglu(["run", model, "--inputs", &io, "--expect", &io]).error(1, &["pickled", "--weights"]);
+        eglu(["run", model, "--inputs", &io, "--expect", &io, "--weights", file.to_str().unwrap()]).success();
+    }
 }
 
 #[test]

@@ -168,8 +168,7 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
     Ok(match kind {
         ReduceKind::Sum => own(groups.each(x, |items| W::rounded(sum(items)))),
         ReduceKind::Mean => own(groups.each(x, |items| W::mean(sum(items), count))),
-        // In opmath, rounded once, as sums are. PyTorch's GPU kernels do so too; its CPU kernel rounds halves after every factor.
-        ReduceKind::Prod => own(groups.each(x, |items| items.iter().fold(W::of_int(1), |product, &x| W::times(product, x)))),
+        ReduceKind::Prod => own(products(groups, x, dtype)?),
         ReduceKind::Amax | ReduceKind::Amin => own(extreme(kind == ReduceKind::Amax).map(|(_, x)| x).collect()),
         ReduceKind::Any => truth(groups.each(x, |items| items.iter().any(|x| x.truth()))),
         ReduceKind::All => truth(groups.each(x, |items| items.iter().all(|x| x.truth()))),
@@ -178,6 +177,21 @@ fn fold<W: Fold>(kind: ReduceKind, groups: &Groups, x: &[W], dtype: DType) -> Re
             (i64::values(positions), DType::I64)
         }
     })
+}
+
+/// Products, in the dtype itself: PyTorch's CPU kernel rounds after every factor, halves too, unlike its sums. Its GPU kernels round once,
+/// and so do ours.
+fn products<W: Fold>(groups: &Groups, x: &[W], dtype: DType) -> Result<Vec<W>, EvalError> {
+    if dtype == dtype.opmath() {
+        return Ok(groups.each(x, |items| items.iter().fold(W::of_int(1), |product, &x| W::times(product, x))));
+    }
+    let mut products = vec![W::of_int(1); groups.bases.len()];
+    for at in &groups.members {
+        let factors = products.iter().zip(&groups.bases).map(|(&product, base)| W::times(product, x[base + at])).collect();
+        let rounded = W::values(factors).store(dtype, dtype, &[products.len()])?;
+        products = decode::<W>(&rounded).into_owned();
+    }
+    Ok(products)
 }
 
 fn fold_values(kind: ReduceKind, groups: &Groups, x: &Values<'_>, dtype: DType) -> Result<(Values<'static>, DType), EvalError> {

@@ -287,10 +287,11 @@ impl<'a> Call<'_, 'a> {
         }
     }
 
-    /// A list of truth values.
+    /// A list of truth values; empty for none.
     pub fn flags(&self, name: &str) -> Built<Vec<bool>> {
         match self.argument(name)? {
             Argument::Bools(list) => Ok(list.clone()),
+            Argument::None => Ok(Vec::new()),
             other => wrong(name, "a list of truth values", other),
         }
     }

@@ -47,8 +47,9 @@ fn deep_nesting_is_refused() {
 
 #[test]
 fn dims_read_as_they_print() {
-    for text in ["0", "-3", "2*s0+1", "s0*s0*s1+-1*s1", "floordiv(2*s0+1, 3)", "max(s0, rem(s1, 4))"] {
+    for text in ["0", "-3", "2*s0+1", "s0*s0*s1+-1*s1", "floordiv(2*s0+1, 3)", "max(s0, rem(s1, s2))"] {
         assert_eq!(text.parse::<Dim>().map(|dim| dim.to_string()), Ok(text.to_string()));
     }
+    assert_eq!("rem(s1, 4)".parse::<Dim>(), "s1 - 4*floordiv(s1, 4)".parse::<Dim>());
     assert_eq!("s0 - 2*s0".parse::<Dim>().map(|dim| dim.to_string()), Ok("-1*s0".to_string()));
 }

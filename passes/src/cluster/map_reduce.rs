@@ -75,8 +75,10 @@ fn reduction(graph: &Graph, id: NodeId) -> Option<(&Reduce, Value)> {
     let Some(Op::Reduce(reduce)) = node.op() else { return None };
     let x = node.operands.first()?.value()?;
     let real = !graph.ty(x).dtype.is_complex() && !reduce.dtype.is_complex();
+    // A pass accumulates in opmath, but products of halves are rounded after every factor.
+    let narrow = reduce.kind == ReduceKind::Prod && reduce.dtype != reduce.dtype.opmath();
     // A position counts in the elements as they lie: with all dims reduced or one, which is all PyTorch has.
-    (real && !reduce.dims.is_empty()).then_some((reduce, x))
+    (real && !narrow && !reduce.dims.is_empty()).then_some((reduce, x))
 }
 
 /// Takes in producers that nothing else reads and that have the shape of what is reduced.

@@ -181,6 +181,10 @@ fn pointwise_block(op: Pointwise, step: &Step) -> Option<Block> {
 
 fn reduction(op: &Reduce, from: DType) -> Option<Reduction> {
     use ReduceKind::*;
+    if op.kind == Prod && op.dtype != op.dtype.opmath() {
+        // Products of halves are rounded after every factor, as PyTorch's are on a CPU; the evaluator knows how.
+        return None;
+    }
     let mut prologue = Program::new([from]);
     let (value, dtype) = match op.kind {
         // PyTorch converts to the result's dtype before it sums.

@@ -4,6 +4,7 @@ use super::{
     super::call::{Built, Call, Fault, Out},
     diagonals::diagonal_of,
     matmul::in_kind,
+    reductions::default_dtype,
     reductions::reduce,
     special::two,
 };
@@ -25,7 +26,7 @@ fn sum_out(c: &mut Call<'_, '_>, x: Labelled, kept: &dyn Fn(u32) -> bool) -> Bui
         return Ok(x);
     }
     let labels = x.labels.iter().copied().filter(|&label| kept(label)).collect();
-    let dtype = c.ty(x.value).dtype;
+    let dtype = default_dtype(ReduceKind::Sum, c.ty(x.value).dtype);
     Ok(Labelled { value: reduce(c, x.value, ReduceKind::Sum, dims, false, dtype)?, labels })
 }
 

@@ -95,6 +95,9 @@ fn probability_loss(c: &mut Call<'_, '_>, logits: Value, target: Value) -> Built
 pub fn elementwise(c: &mut Call<'_, '_>, each: fn(&mut Call<'_, '_>, Value, Value) -> Built<Value>) -> Built {
     let (x, target) = (c.tensor("self")?, c.tensor("target")?);
     let dtype = super::pointwise::common_dtype(c, &[x, target])?;
+    if dtype.is_complex() {
+        return Err(Fault::Unsupported(format!("of {dtype}")));
+    }
     let wide = dtype.opmath();
     let (x, target) = (c.cast(x, wide)?, c.cast(target, wide)?);
     let loss = each(c, x, target)?;

@@ -194,7 +194,7 @@ pub const ROWS: &[(&str, Build)] = &[
         convolution::transposed,
     ),
     (
-        "aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)",
+        "aten.convolution_backward.default(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask=None)",
         convolution::backward,
     ),
     // Views and copies.

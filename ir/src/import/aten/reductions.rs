@@ -32,7 +32,7 @@ pub fn reduce(c: &mut Call<'_, '_>, x: Value, kind: ReduceKind, dims: Axes, keep
 }
 
 /// The dtype that a reduction gives when none is named: sums and products of integers are i64.
-fn default_dtype(kind: ReduceKind, of: DType) -> DType {
+pub fn default_dtype(kind: ReduceKind, of: DType) -> DType {
     match kind {
         ReduceKind::Sum | ReduceKind::Prod if of.category() <= Category::Int => DType::I64,
         ReduceKind::Any | ReduceKind::All if of != DType::U8 => DType::Bool,

@@ -146,6 +146,9 @@ pub fn xlogy(c: &mut Call<'_, '_>) -> Built {
 /// `log(eˣ + eʸ)` (or to base 2): the larger plus `log1p(exp(-|x - y|))`.
 pub fn logaddexp(c: &mut Call<'_, '_>, base_two: bool) -> Built {
     let (values, dtype) = promoted(c, &["self", "other"])?;
+    if dtype.is_complex() {
+        return Err(Fault::Unsupported(format!("of {dtype}")));
+    }
     let (x, y) = (values[0], values[1]);
     let most = two(c, P::Maximum, x, y)?;
     let gap = two(c, P::Sub, x, y)?;
