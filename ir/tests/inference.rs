@@ -343,20 +343,18 @@ impl Case {
             }
             OpCode::ExpertContract => {
                 let (t, k, n, repeat) = (self.below(4), 1 + self.below(3), 1 + self.below(4), 1 + self.below(2));
-                let tables = self.below(2);
+                let (lanes, tables) = (1 + self.below(2), self.below(2));
                 self.add(float, &[t, k]);
                 self.indices(&[t * repeat], 5);
-                for _ in 0..2 {
-                    self.add(float, &[3, n, k]);
-                }
+                (0..lanes).for_each(|_| self.add(float, &[3, n, k]));
                 (0..tables).for_each(|_| self.add(float, &[3, n]));
                 self.add(float, &[t * repeat, 1]);
-                let mut program = (*sum(3 + tables, float)).clone();
+                let mut program = (*sum(1 + lanes + tables, float)).clone();
                 let packed = self.pick(&[0, 2]);
                 if packed == 2 {
-                    program.results.insert(0, (Ref::Param(1), program.results[0].1));
+                    program.results.insert(0, (Ref::Param(0), program.results[0].1));
                 }
-                ExpertContract { lanes: 2, tables, repeat, packed, interleaved: self.coin(), program: program.into() }.into()
+                ExpertContract { lanes, tables, repeat, packed, interleaved: self.coin(), program: program.into() }.into()
             }
             OpCode::ExpertOuter => {
                 let (t, n, k) = (self.below(4), self.below(4), self.below(4));
@@ -528,7 +526,8 @@ fn every_attribute_is_varied() {
 }
 
 /// Rows whose operands have each one rank.
-const FIXED_RANK: [OpCode; 9] = [
+const FIXED_RANK: [OpCode; 10] = [
+    OpCode::ExpertContract,
     OpCode::ExpertOuter,
     OpCode::GroupedMm,
     OpCode::Contract,
