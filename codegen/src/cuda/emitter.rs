@@ -41,10 +41,19 @@ impl Target {
 /// Sources and launches for a plan. Deterministic: equal plans give equal text.
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
-    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0 };
+    let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
+    let mut emitter = Emitter { out, sources, names, orders: Vec::new(), target, index: 0, when };
+    let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
+        if pairs.waits(index) {
+            continue;
+        }
         emitter.index = index;
-        emitter.step(step).map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
+        let emitted = match pairs.first(index) {
+            Some(first) => reduce::emit_pair(&mut emitter, plan, first, index),
+            None => emitter.step(step),
+        };
+        emitted.map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
     }
     Ok(emitter.out)
 }
@@ -54,8 +63,12 @@ pub(super) struct Emitter {
     out: CudaPlan,
     sources: HashMap<String, usize>,
     names: HashMap<String, usize>,
+    /// Ids that were ordered by expert.
+    pub orders: Vec<gemm::Order>,
     pub target: Target,
     index: usize,
+    /// 1 where the launches emitted now are to run, else 0.
+    when: Dim,
 }
 
 impl Emitter {
@@ -68,8 +81,7 @@ impl Emitter {
             Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
             Op::Iota(op) => pointwise::iota(self, step, op),
             Op::Full(op) => pointwise::full(self, step, op),
-            Op::Reduce(op) => reduce::reduce(self, step, op),
-            Op::MapReduce(op) => reduce::map_reduce(self, step, op),
+            Op::Reduce(_) | Op::MapReduce(_) => reduce::reduce(self, step),
             Op::Softmax(op) => norm::softmax(self, step, op),
             Op::RmsNorm(op) => norm::rms_norm(self, step, op),
             Op::LayerNorm(op) => norm::layer_norm(self, step, op),
@@ -91,6 +103,7 @@ impl Emitter {
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),
             Op::ExpertMatmul(_) => gemm::expert_matmul(self, step),
+            Op::ExpertContract(op) => gemm::expert_contract(self, step, op),
             Op::ExpertOuter(op) => gemm::expert_outer(self, step, op),
             Op::Moe(op) => gemm::moe(self, step, op),
             Op::Combine(op) => route::combine(self, step, op),
@@ -101,9 +114,22 @@ impl Emitter {
         }
     }
 
+    /// Emits launches that run only where `when` is 1; it is 0 elsewhere.
+    pub fn only(&mut self, when: Dim, emit: impl FnOnce(&mut Emitter) -> Emit<()>) -> Emit<()> {
+        if when.is(0) {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.when, when);
+        let emitted = emit(self);
+        self.when = before;
+        emitted
+    }
+
     /// Adds a launch, and its module unless an equal one is there. `grid` is along x, y and z.
     pub fn launch(&mut self, kernel: Kernel, code: Code, grid: [Dim; 3]) {
-        let ([x, y], shared_bytes) = (code.threads, code.shared_bytes);
+        let [across, down, deep] = grid;
+        let grid = [across * self.when.clone(), down, deep];
+        let ([x, y], shared_bytes, overlaps) = (code.threads, code.shared_bytes, code.overlaps);
         let (entry, source, args) = kernel.finish(code);
         let module = match self.sources.get(&source) {
             Some(&module) => module,
@@ -116,14 +142,19 @@ impl Emitter {
                 self.out.modules.len() - 1
             }
         };
-        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args };
+        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args, overlaps };
         self.out.launches.push(launch);
     }
 
-    /// Reserves memory for this step alone; returns its number.
+    /// Reserves memory for this step alone, if no other [keeps](Self::keep) it; returns its number.
     pub fn scratch(&mut self, name: &str, bytes: Dim) -> usize {
-        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index });
+        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index, last: self.index });
         self.out.scratch.len() - 1
+    }
+
+    /// Keeps an earlier step's scratch for this step.
+    pub fn keep(&mut self, scratch: usize) {
+        self.out.scratch[scratch].last = self.index;
     }
 }
 

@@ -16,15 +16,17 @@ pub struct CudaPlan {
     pub launches: Vec<Launch>,
 }
 
-/// Device memory between the launches of one step.
+/// Device memory between the launches of a step, or of several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scratch {
     /// What it holds.
     pub name: String,
     /// Size in bytes.
     pub bytes: Dim,
-    /// The step whose launches use it.
+    /// The first step whose launches use it.
     pub step: usize,
+    /// The last one.
+    pub last: usize,
 }
 
 /// One self-contained CUDA C++ translation unit.
@@ -53,6 +55,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Parameters in order.
     pub args: Vec<KernelArg>,
+    /// It may start while the launch before it still runs, for which the kernel waits by itself (programmatic dependent launch).
+    pub overlaps: bool,
 }
 
 /// One kernel parameter.
@@ -87,6 +91,8 @@ pub struct TensorMap {
     pub strides: Vec<Dim>,
     /// Extents of a tile, one for each dim, at most 256; the first covers 128 bytes.
     pub tile: Vec<u32>,
+    /// The next tile along the contiguous dim comes soon: memory may be read 256 bytes at a time.
+    pub follows: bool,
 }
 
 /// Device memory that a kernel is given.

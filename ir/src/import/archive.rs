@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use zip::{CompressionMethod, ZipArchive};
+use zip::{
+    CompressionMethod, ZipArchive,
+    read::{ArchiveOffset, Config},
+};
 
 /// Entries read whole (JSON) may not take more than this, whatever the archive says: a zip bomb ends here.
 const WHOLE_LIMIT: u64 = 1 << 30;
@@ -61,11 +64,11 @@ impl Archive {
         let map = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
         let broken = |why: String| ImportError::Zip { path: path.into(), why };
         let map = Arc::new(map);
-        let mut zip = ZipArchive::new(Cursor::new(Mapped(map.clone()))).map_err(|e| broken(e.to_string()))?;
-        // Sample inputs are a zip of their own: where the file is cut short, theirs is the last directory in it.
-        if zip.offset() != 0 {
-            return Err(broken("its only directory is that of an archive inside it".into()));
-        }
+        // Archives begin at the start of their file. To look for another start, as for zips with something in front, would find that of a
+        // zip within: sample inputs are one, and the last directory of a file that is cut short is theirs.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let opened = ZipArchive::with_config(config, Cursor::new(Mapped(map.clone())));
+        let mut zip = opened.map_err(|e| broken(e.to_string()))?;
         let mut entries = IndexMap::with_capacity(zip.len());
         for i in 0..zip.len() {
             let file = zip.by_index_raw(i).map_err(|e| broken(e.to_string()))?;

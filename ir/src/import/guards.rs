@@ -32,6 +32,18 @@ pub fn multiples(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc
         ranges.insert(name.clone(), SymbolRange { min, max });
         replaced.insert(symbol.to_string(), Dim::symbol(&name) * Dim::from(divisor));
     }
+    // A symbol with one value is a number.
+    let fixed: Vec<(Arc<str>, i64)> =
+        ranges.iter().filter(|(_, range)| range.max == Some(range.min)).map(|(name, range)| (name.clone(), range.min)).collect();
+    for (name, value) in fixed {
+        ranges.shift_remove(&name);
+        match name.strip_prefix('_').and_then(|source| replaced.get_mut(source)) {
+            Some(multiple) => *multiple = multiple.exact_div(&Dim::symbol(&name)).unwrap_or(Dim::from(1)) * Dim::from(value),
+            None => {
+                replaced.insert(name.to_string(), Dim::from(value));
+            }
+        }
+    }
     replaced
 }
 
@@ -56,7 +68,8 @@ pub fn narrow(guards: &[String], graph: &GraphJson, ranges: &mut IndexMap<Arc<st
 fn truths(guard: &str, graph: &GraphJson, ranges: &IndexMap<Arc<str>, SymbolRange>) -> Option<(Arc<str>, Vec<bool>)> {
     let mut parser = Parser { rest: guard, graph };
     let left = parser.sum(0)?;
-    let comparisons: [(&str, fn(i64, i64) -> bool); 6] = [
+    type Comparison = (&'static str, fn(i64, i64) -> bool);
+    let comparisons: [Comparison; 6] = [
         ("==", |a, b| a == b),
         ("!=", |a, b| a != b),
         ("<=", |a, b| a <= b),
@@ -230,5 +243,9 @@ mod tests {
         let replaced = multiples(&["L['x'].size()[0] % 2 == 0".into()], &graph, &mut ranges);
         assert_eq!(replaced["s0"], Dim::symbol("_s0") * Dim::from(2));
         assert_eq!(ranges, IndexMap::from([("_s0".into(), SymbolRange { min: 2, max: Some(4) })]));
+        // Between 3 and 5 there is one multiple of 2.
+        let mut ranges = IndexMap::from([("s0".into(), SymbolRange { min: 3, max: Some(5) })]);
+        let replaced = multiples(&["L['x'].size()[0] % 2 == 0".into()], &graph, &mut ranges);
+        assert_eq!((replaced["s0"].clone(), ranges.len()), (Dim::from(4), 0));
     }
 }

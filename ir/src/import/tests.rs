@@ -331,3 +331,31 @@ fn mutated_inputs_become_outputs_of_their_own() {
     let kinds: Vec<_> = imported.graph.outputs().iter().map(|output| output.kind.clone()).collect();
     assert_eq!(kinds, [crate::OutputKind::User, crate::OutputKind::Mutation("x".into())]);
 }
+
+/// PyTorch writes zip64 records behind the directory of archives that would not need them. The directory starts where the end record says,
+/// also where a header happens to stand at the place that its size would tell without those records.
+#[test]
+fn zip64_records_do_not_move_the_directory() {
+    let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/llama.block.pt2")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let end = whole.windows(4).rposition(|four| four == b"PK\x05\x06").unwrap();
+    let short = |at: usize| u16::from_le_bytes([whole[at], whole[at + 1]]);
+    let long = |at: usize| u32::from_le_bytes(whole[at..at + 4].try_into().unwrap());
+    let (entries, size, start) = (short(end + 10), long(end + 12) as usize, long(end + 16) as usize);
+    let header = |at: usize| 46 + usize::from(short(at + 28)) + usize::from(short(at + 30)) + usize::from(short(at + 32));
+    let two = header(start) + header(start + header(start));
+    // The record has room for data of its own, which makes both records as long as the first two headers.
+    let room = two - 76;
+    let mut bytes = whole[..start + size].to_vec();
+    let record = bytes.len() as u64;
+    bytes.extend(b"PK\x06\x06".iter().copied().chain((44 + room as u64).to_le_bytes()).chain([45, 0, 45, 0]).chain([0; 8]));
+    for number in [entries.into(), entries.into(), size as u64, start as u64] {
+        bytes.extend(number.to_le_bytes());
+    }
+    bytes.extend(vec![0; room]);
+    bytes.extend(b"PK\x06\x07".iter().copied().chain([0; 4]).chain(record.to_le_bytes()).chain(1u32.to_le_bytes()));
+    bytes.extend(&whole[end..]);
+    let path = folder.path().join("zip64.pt2");
+    std::fs::write(&path, bytes).unwrap();
+    assert!(import(&path).unwrap().graph.len() > 5);
+}

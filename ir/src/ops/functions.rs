@@ -64,9 +64,9 @@ mod tests {
     fn values_that_pytorch_gives() {
         // torch.erfinv and torch.digamma in float64.
         let near = |x: f64, y: f64| assert!((x - y).abs() <= 1e-13 * y.abs().max(1.0), "{x}, not {y}");
-        near(erfinv(0.5), 0.476_936_276_204_469_87);
+        near(erfinv(0.5), 0.476_936_276_204_469_9);
         near(erfinv(-0.99), -1.821_386_367_718_449_6);
-        near(erfinv(1e-8), 8.862_269_254_527_581e-9);
+        near(erfinv(1e-8), 8.862_269_254_527_58e-9);
         assert_eq!(erfinv(1.0f32), f32::INFINITY);
         assert!(erfinv(1.5f64).is_nan());
         near(digamma(1.0), -0.577_215_664_901_532_9);

@@ -89,7 +89,7 @@ fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
         Op::Moe(_) => Kind::Moe,
         Op::DenseGlu(_) => Kind::Glu,
         Op::Glu(_) if gates_one_input(graph, id) => Kind::Glu,
-        Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertOuter(_) => Kind::Contract,
+        Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertContract(_) | Op::ExpertOuter(_) => Kind::Contract,
         Op::Reduce(_) | Op::MapReduce(_) | Op::Combine(_) | Op::Cumsum(_) => Kind::Reduce,
         Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Softmax(_) => Kind::RowNorm,
         Op::Route(_) => Kind::Route,

@@ -97,7 +97,8 @@ impl Bound {
                 }
             }
             let (function, none) = (functions.of_launch[i], std::ptr::null_mut());
-            bound.calls.push(Call { function, grid, block: launch.block, shared_bytes: launch.shared_bytes, params: none });
+            let (block, shared_bytes, overlaps) = (launch.block, launch.shared_bytes, launch.overlaps);
+            bound.calls.push(Call { function, grid, block, shared_bytes, overlaps, params: none });
             bound.launch_of.push(i);
         }
         let (mut values, mut maps) = (bound.values.iter(), bound.maps.iter());
@@ -162,7 +163,7 @@ fn place(plan: &CudaPlan, bindings: &Bindings) -> Result<(MemoryPlan, Vec<u64>),
     let buffer_bytes = bytes.clone();
     for scratch in &plan.scratch {
         bytes.push(size(plan, &scratch.name, eval(&scratch.bytes, bindings, || scratch.name.clone())?, 1)?);
-        lives.push(Some((scratch.step, scratch.step)));
+        lives.push(Some((scratch.step, scratch.last)));
     }
     Ok((memory::plan(&lives, &bytes), buffer_bytes))
 }

@@ -1,14 +1,17 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
 mod bulk;
+mod decode;
 mod dense;
 mod dispatch;
 mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_contract;
 mod expert_outer;
 mod expert_product;
+mod expert_swapped;
 mod experts;
 mod instruction;
 mod main_loop;
@@ -16,8 +19,11 @@ mod moe;
 mod operand;
 mod product;
 mod stream;
+mod swapped;
 mod wgmma;
 
+pub(super) use dispatch::Order;
+pub(super) use expert_contract::expert_contract;
 pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;

@@ -165,6 +165,7 @@ impl Product<'_> {
             base: kernel.offset(batch, &walked.batches.strides[operand]),
             row_stride: walked.row_strides[operand].clone(),
             column_stride,
+            absent: None,
         };
         let last = walked.batches.strides.len() - 1;
         let epilogue = Epilogue {
@@ -236,7 +237,7 @@ fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Wa
         threads: [main.threads(), 1],
         shared_bytes: main.shared_bytes(lanes),
         residents: main.residents(lanes),
-        cluster: 0,
+        ..Code::default()
     };
     emitter.launch(kernel, code, flat(grid));
     Ok(())

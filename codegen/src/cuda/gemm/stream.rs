@@ -152,6 +152,7 @@ impl Stream {
             shared_bytes: 1024 + self.stages() * (self.stage_bytes() + 16),
             residents: self.residents as u32,
             cluster: if splits == 1 { 0 } else { splits as u32 },
+            ..Code::default()
         };
         let tiles = walked.rows.ceil_div(rows) * walked.columns.ceil_div(width) * numel(&walked.batches.shape);
         emitter.launch(kernel, code, flat(tiles * Dim::from(splits) * when));

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{Full, LayerNorm, Pointwise as P, Reshape},
+    ops::{Axes, Full, LayerNorm, Permute, Pointwise as P, Reshape},
 };
 use smallvec::smallvec;
 
@@ -91,11 +91,47 @@ fn by_running(c: &mut Call<'_, '_>) -> Built<Value> {
     c.cast(result, ty.dtype)
 }
 
+/// By running statistics, or where the layer keeps none by those of the batch.
 pub fn batch_norm(c: &mut Call<'_, '_>) -> Built {
-    if c.flag("training")? {
+    if !c.flag("training")? {
+        return Ok(Out::Value(by_running(c)?));
+    }
+    if c.given("running_mean")? {
         return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
     }
-    Ok(Out::Value(by_running(c)?))
+    match batch_norm_of_batch(c)? {
+        Out::Values(values) => Ok(Out::Value(values[0])),
+        other => Ok(other),
+    }
+}
+
+/// By the statistics of the batch: the result, the means and the reciprocal roots of the channels.
+pub fn batch_norm_of_batch(c: &mut Call<'_, '_>) -> Built {
+    if !c.flag("training")? {
+        return Err(Fault::Unsupported("without running statistics".into()));
+    }
+    let input = c.tensor("input")?;
+    let ty = c.ty(input).clone();
+    let (wide, eps) = (ty.dtype.opmath(), c.float("eps")?);
+    let channels = ty.shape.get(1).cloned().ok_or_else(|| Fault::Bad("it needs channels".into()))?;
+    // The row normalises the last dim: everything but the channels.
+    let mut dims: Axes = (0..ty.rank()).collect();
+    dims.swap(0, 1);
+    let front = c.op(Permute { dims: dims.clone() }, [input.into()])?;
+    let shape = c.ty(front).shape.clone();
+    let rows = Shape::from_iter([channels.clone(), crate::types::numel(&shape[1..])]);
+    let rows = c.op(Reshape { shape: rows }, [front.into()])?;
+    let norm = c.op(LayerNorm { eps: Scalar::Float(eps), dtype: wide }, [rows.into(), Operand::None, Operand::None])?;
+    let [normed, mean, scale] = [0, 1, 2].map(|index| Value { index, ..norm });
+    let normed = c.op(Reshape { shape }, [normed.into()])?;
+    let normed = c.op(Permute { dims }, [normed.into()])?;
+    let (weight, bias) = (by_channel(c, "weight", ty.rank(), wide)?, by_channel(c, "bias", ty.rank(), wide)?);
+    let result = affine(c, normed, weight, bias)?;
+    let flat = Shape::from_iter([channels]);
+    let mean = c.op(Reshape { shape: flat.clone() }, [mean.into()])?;
+    let scale = c.op(Reshape { shape: flat }, [scale.into()])?;
+    let kept = c.declared(1)?.map_or(ty.dtype, |ty| ty.dtype);
+    Ok(Out::Values(smallvec![c.cast(result, ty.dtype)?, c.cast(mean, kept)?, c.cast(scale, kept)?]))
 }
 
 /// The core form at inference, whose saved statistics are empty.

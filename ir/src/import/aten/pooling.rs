@@ -128,7 +128,7 @@ fn adaptive(c: &mut Call<'_, '_>, extent: &Dim, to: &Dim) -> Built<(Taps, Operan
     if let Some(each) = extent.exact_div(to).filter(|_| !to.is(0)) {
         let starts = iota(c, to.clone())?;
         let size = c.size(&each)?;
-        let starts = two(c, P::Mul, starts, size.clone())?;
+        let starts = two(c, P::Mul, starts, size)?;
         let starts = c.op(Reshape { shape: Shape::from_iter([to.clone(), Dim::from(1)]) }, [starts.into()])?;
         let within = iota(c, each)?;
         let at = two(c, P::Add, starts, within)?;
@@ -312,7 +312,7 @@ fn average(c: &mut Call<'_, '_>, x: Value, first: usize, taps: &[Taps], sizes: &
     }
     let x = match product(sizes) {
         Some(size) => divided(c, x, first, Scalar::Int(size).into())?,
-        None => sizes.iter().enumerate().try_fold(x, |x, (i, size)| divided(c, x, first + i, size.clone()))?,
+        None => sizes.iter().enumerate().try_fold(x, |x, (i, size)| divided(c, x, first + i, *size))?,
     };
     c.cast(x, dtype)
 }
@@ -329,7 +329,7 @@ fn average_backward(
     let dtype = c.ty(grad).dtype;
     let mut grad = c.cast(grad, dtype.opmath())?;
     for (i, size) in sizes.iter().enumerate() {
-        grad = divided(c, grad, first + i, size.clone())?;
+        grad = divided(c, grad, first + i, *size)?;
     }
     for (i, taps) in taps.iter().enumerate() {
         grad = taps.spread(c, grad, first + i, extents[i].clone())?;

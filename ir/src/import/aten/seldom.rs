@@ -191,6 +191,8 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.pixel_unshuffle.default(self, downscale_factor)", |c| layouts::pixel_shuffle(c, false)),
     ("aten.channel_shuffle.default(self, groups)", layouts::channel_shuffle),
     // Layouts.
+    ("aten.dropout_.default(self, p, train)", views::dropout),
+    ("aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)", channels::batch_norm_of_batch),
     ("aten.as_strided.default(self, size, stride, storage_offset=None)", layouts::as_strided),
     ("aten.as_strided_copy.default(self, size, stride, storage_offset=None)", |c| layouts::copy_of(c, layouts::as_strided)),
     ("aten.as_strided_scatter.default(self, src, size, stride, storage_offset=None)", layouts::as_strided_scatter),

@@ -392,7 +392,7 @@ pub fn dropout(c: &mut Call<'_, '_>) -> Built {
     if c.flag("train")? && c.float("p")? != 0.0 {
         return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
     }
-    Ok(Out::Alias(c.alias("input")?))
+    Ok(Out::Alias(c.alias(if c.row.has("self") { "self" } else { "input" })?))
 }
 
 /// The same elements in a storage of their own.
