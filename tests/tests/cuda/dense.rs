@@ -72,7 +72,7 @@ fn rows_of(graph: &mut Graph, rows: i64, dynamic: bool) -> Dim {
 }
 
 fn matmul(dtype: DType, [m, n, k]: Sizes, stored: [Stored; 2], dynamic: bool) -> Case {
-    let mut graph = Graph::new(&format!("matmul_{dtype}_{m}x{n}x{k}_{:?}_{:?}", stored[0], stored[1]));
+    let mut graph = Graph::new(format!("matmul_{dtype}_{m}x{n}x{k}_{:?}_{:?}", stored[0], stored[1]));
     let rows = rows_of(&mut graph, m, dynamic);
     let a = matrix(&mut graph, "a", dtype, [rows, k.into()], stored[0]);
     let b = matrix(&mut graph, "b", dtype, [k.into(), n.into()], stored[1]);
@@ -81,7 +81,7 @@ fn matmul(dtype: DType, [m, n, k]: Sizes, stored: [Stored; 2], dynamic: bool) ->
 }
 
 fn batched(dtype: DType, batch: i64, [m, n, k]: Sizes) -> Case {
-    let mut graph = Graph::new(&format!("bmm_{dtype}_{batch}x{m}x{n}x{k}"));
+    let mut graph = Graph::new(format!("bmm_{dtype}_{batch}x{m}x{n}x{k}"));
     let a = graph.add_input("a", TensorType::fixed(dtype, &[batch, m, k]));
     let b = graph.add_input("b", TensorType::fixed(dtype, &[batch, k, n]));
     let y = graph.add_call("y", MatMul {}.into(), [a.into(), b.into()]).expect("fits");
@@ -90,7 +90,7 @@ fn batched(dtype: DType, batch: i64, [m, n, k]: Sizes) -> Case {
 
 /// `silu(a · b + bias) · scale[M, 1] + residual`, and the sum before the product with `scale` in f32.
 fn contract(dtype: DType, [m, n, k]: Sizes, dynamic: bool) -> Case {
-    let mut graph = Graph::new(&format!("contract_{dtype}_{m}x{n}x{k}"));
+    let mut graph = Graph::new(format!("contract_{dtype}_{m}x{n}x{k}"));
     let rows = rows_of(&mut graph, m, dynamic);
     let a = graph.add_input("a", TensorType::new(dtype, [rows.clone(), k.into()]));
     let b = matrix(&mut graph, "b", dtype, [k.into(), n.into()], Stored::Transposed);
@@ -110,7 +110,7 @@ fn contract(dtype: DType, [m, n, k]: Sizes, dynamic: bool) -> Case {
 }
 
 fn glu(dtype: DType, [m, n, k]: Sizes, gating: Gating, stored: Stored, biased: bool) -> Case {
-    let mut graph = Graph::new(&format!("glu_{dtype}_{m}x{n}x{k}_{gating:?}_{stored:?}"));
+    let mut graph = Graph::new(format!("glu_{dtype}_{m}x{n}x{k}_{gating:?}_{stored:?}"));
     let x = graph.add_input("x", TensorType::fixed(dtype, &[m, k]));
     let slice = |graph: &mut Graph, from: Value, name: &str, start: i64, end: i64, step: i64| {
         let op = Slice { dim: 0, start: start.into(), end: end.into(), step };
