@@ -1,8 +1,12 @@
-//! Random graphs of pointwise ops, views, reductions and matmuls give the same results through every pipeline.
+//! Random graphs of pointwise ops, views, reductions, matmuls, norms, residuals and writes in place (as the importer leaves them: ops on new
+//! values) give the same results through every pipeline.
 
 use eglu_ir::{
     DType, Dim, Graph, Op, Operand, OutputKind, Scalar, Shape, SymbolRange, TensorType, Value,
-    ops::{Axes, Cast, Cat, Expand, Full, Iota, MatMul, Permute, Pointwise, Reduce, ReduceKind, Reshape, Slice, Softmax},
+    ops::{
+        Axes, Cast, Cat, Expand, Full, IndexPut, Iota, LayerNorm, MatMul, Permute, Pointwise, Reduce, ReduceKind, Reshape,
+        RmsNorm, Slice, Softmax,
+    },
     profile::H200,
 };
 use eglu_passes::{Options, Pipeline, certify};
@@ -45,7 +49,7 @@ fn apply(graph: &mut Graph, pool: &[Value], (code, a, b, c): Step, dtype: DType,
     let ty = graph.ty(x).clone();
     let dim = usize::from(b) % ty.rank().max(1);
     let values = |values: &[Value]| values.iter().map(|&value| Operand::Value(value)).collect::<Vec<_>>();
-    let (op, operands): (Op, Vec<Operand>) = match code % 16 {
+    let (op, operands): (Op, Vec<Operand>) = match code % 20 {
         0 => ([Neg, Tanh, Sigmoid, Abs, Relu, Silu][usize::from(b) % 6].into(), values(&[x])),
         1..=3 => ([Add, Mul, Sub, Maximum, Minimum][usize::from(c) % 5].into(), values(&[x, y])),
         4 => {
@@ -94,6 +98,38 @@ fn apply(graph: &mut Graph, pool: &[Value], (code, a, b, c): Step, dtype: DType,
             1 => (Softmax { dim, log: false, dtype: ty.dtype }.into(), values(&[x])),
             _ => (Full { shape: ty.shape.clone(), value: Scalar::Float(1.0), dtype }.into(), vec![]),
         },
+        // A norm of limited slope, added to what it is taken of; with a bias, as a layer norm alone sums up to nothing but errors.
+        15 if ty.dtype.is_float() => {
+            let (eps, dtype, bias) = (Scalar::Float(0.25), ty.dtype, pool[3].into());
+            let norm = match b % 2 == 0 {
+                true => graph.add_call(&format!("{name}_norm"), RmsNorm { eps, dtype }.into(), [x.into(), Operand::None]),
+                false => {
+                    graph.add_call(&format!("{name}_norm"), LayerNorm { eps, dtype }.into(), [x.into(), Operand::None, bias])
+                }
+            };
+            (Add.into(), values(&[x, norm.ok()?.into()]))
+        }
+        // Two rows written over, or added to.
+        16 | 17 => {
+            let (accumulate, from) = (c % 2 == 1, usize::from(c) % 3);
+            let step = i64::from(b % 2);
+            let positions = Iota { len: 2.into(), start: 0, step, dtype: DType::I64 };
+            // Written twice in one place, only sums have a meaning.
+            let rows = graph.add_call(&format!("{name}_rows"), positions.into(), []).ok().filter(|_| step == 1 || accumulate)?;
+            let source = Slice { dim: 0, start: 0.into(), end: 2.into(), step: 1 };
+            let written = graph.add_call(&format!("{name}_written"), source.into(), values(&[[y, z, x][from]])).ok()?;
+            let put = IndexPut { axes: Axes::from_slice(&[0]), accumulate };
+            (put.into(), values(&[x, written.into(), rows.into()]))
+        }
+        // A gated unit whose products may be read again.
+        18 if ty.dtype.is_float() => {
+            let mut product = |name: String, of: Value| graph.add_call(&name, MatMul {}.into(), values(&[of, pool[5]])).ok();
+            let (gate, up) =
+                (product(format!("{name}_gate"), x)?, product(format!("{name}_up"), if b % 2 == 0 { x } else { y })?);
+            let act =
+                graph.add_call(&format!("{name}_act"), [Silu, Relu, Sigmoid][usize::from(c) % 3].into(), values(&[gate.into()]));
+            (Mul.into(), values(&[act.ok()?.into(), up.into()]))
+        }
         _ => (Iota { len: ty.shape.last()?.clone(), start: 0, step: 1, dtype: DType::I64 }.into(), vec![]),
     };
     let id = graph.add_call(name, op, operands).ok()?;

@@ -75,6 +75,7 @@ fn plan() -> CudaPlan {
         grid: [rows.clone(), 1.into(), 1.into()],
         block: [256, 1, 1],
         shared_bytes,
+        overlaps: false,
         args: memory
             .iter()
             .map(|&memory| KernelArg::Pointer { memory, offset: 0.into() })

@@ -165,14 +165,14 @@ impl Summary {
     /// Weights by name: those that differ in one number alone and are of one type, such as a layer's, are one line, with all numbers in
     /// the place of theirs. Gives name, first weight and count.
     fn alike(&self) -> Vec<(String, &Weight, i64)> {
-        let mut groups: IndexMap<(String, &str, &[String]), (Vec<u64>, &Weight)> = IndexMap::new();
+        let mut groups: IndexMap<_, Vec<(&Weight, Option<u64>)>> = IndexMap::new();
         for weight in &self.weights {
             let (pattern, number) = layer(&weight.name);
-            groups.entry((pattern, weight.dtype, &weight.shape)).or_insert_with(|| (Vec::new(), weight)).0.extend(number);
+            groups.entry((pattern, weight.dtype, &weight.shape)).or_default().push((weight, number));
         }
-        let lines = groups.into_iter().map(|((pattern, ..), (numbers, weight))| {
-            let count = numbers.len().max(1) as i64;
-            (pattern.replacen('*', &ranges(numbers), 1), weight, count)
+        let lines = groups.into_iter().map(|((pattern, ..), alike)| {
+            let numbers = alike.iter().filter_map(|(_, number)| *number).collect();
+            (pattern.replacen('*', &ranges(numbers), 1), alike[0].0, alike.len() as i64)
         });
         lines.collect()
     }

@@ -69,8 +69,14 @@ fn weights_come_from_another_file() {
 fn pickled_weights_come_from_another_file() {
     let name = "llama.block.pt2";
     let io = fixture("llama.block.io.safetensors");
-    let newer = Changed::json(name, "data/weights/model_weights_config.json", |text| text.replace("\"use_pickle\": false", "\"use_pickle\": true"));
-    let older = Changed::only(name, &[("models/model.json", "serialized_exported_program.json")], &[("serialized_state_dict.pt", b"\x80\x02}q\x00.")]);
+    let newer = Changed::json(name, "data/weights/model_weights_config.json", |text| {
+        text.replace("\"use_pickle\": false", "\"use_pickle\": true")
+    });
+    let older = Changed::only(
+        name,
+        &[("models/model.json", "serialized_exported_program.json")],
+        &[("serialized_state_dict.pt", b"\x80\x02}q\x00.")],
+    );
     let weights = import(Path::new(&fixture(name))).unwrap().weights;
     let names: Vec<String> = weights.names().map(|name| name.to_string()).collect();
     let tensors: Vec<Tensor> = names.iter().map(|name| weights.get(name).unwrap()).collect();

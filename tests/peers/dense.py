@@ -2,7 +2,7 @@
 
 usage: dense.py EGLU [SECONDS] [CASE …]
   EGLU     path of the eglu command
-  SECONDS  how long each side runs each time (0.4)
+  SECONDS  how long each side runs each time (0.5)
   CASE     KIND:MxNxK, KIND being mm (weights [N, K]), mm_kn (weights [K, N]), glu (SwiGLU of N columns, weights [2 N, K] in one
            matrix), res (a residual added) or f32 (mm in f32); default: CASES below
 PyTorch computes the product alone, without the unit or the residual. Both sides flush the cache before each product and wait for it; both run
@@ -86,14 +86,14 @@ def eglu_ms(command, document, seconds):
         with open(f"{folder}/graph.json", "w") as file:
             json.dump(document, file)
         # Fused and unfused take turns; of one op both are the same.
-        line = [command, "bench", f"{folder}/graph.json", "--device", "cuda", "--seconds", str(2 * seconds), "--json", f"{folder}/out.json"]
+        line = [command, "bench", f"{folder}/graph.json", "--device", "cuda", "--seconds", str(seconds), "--json", f"{folder}/out.json"]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
         return json.load(open(f"{folder}/out.json"))["fused"]["ms"]
 
 
 def main():
     command, *rest = sys.argv[1:]
-    seconds = float(rest.pop(0)) if rest and rest[0].replace(".", "").isdigit() else 0.4
+    seconds = float(rest.pop(0)) if rest and rest[0].replace(".", "").isdigit() else 0.5
     flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; ms, TFLOP/s, share of the floor; ratio over 1: eglu is faster")

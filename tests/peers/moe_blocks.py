@@ -20,6 +20,17 @@ BLOCKS = {
         "MixtralConfig",
         dict(hidden_size=4096, intermediate_size=14336, num_local_experts=8, num_experts_per_tok=2, num_hidden_layers=1),
     ),
+    "qwen3-30b-a3b": (
+        "Qwen3MoeConfig",
+        dict(
+            hidden_size=2048, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, num_hidden_layers=1, norm_topk_prob=True
+        ),
+    ),
+    "olmoe-1b-7b": ("OlmoeConfig", dict(hidden_size=2048, intermediate_size=1024, num_experts=64, num_experts_per_tok=8, num_hidden_layers=1)),
+    "gpt-oss-120b": (
+        "GptOssConfig",
+        dict(hidden_size=2880, intermediate_size=2880, num_local_experts=128, num_experts_per_tok=4, num_hidden_layers=1),
+    ),
 }
 
 
@@ -30,7 +41,7 @@ def moe_block(name):
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.set_experts_implementation("grouped_mm")
-    block = next(m for m in model.modules() if type(m).__name__.endswith("SparseMoeBlock")).eval()
+    block = next(m for m in model.modules() if hasattr(m, "experts")).eval()
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, 0, parameter.shape[-1] ** -0.5)
     return block, config.hidden_size

@@ -5,7 +5,8 @@ usage: reductions.py FOLDER [CASES] [SECONDS]
            in a folder of that name (without the ending)
   CASES    regular expression of the cases to run, such as "sum .*bf16"
   SECONDS  stop after that long (default 100)
-Every result is compared with PyTorch's. The L2 cache is flushed before each run; shares are of the copy bandwidth of the same run (bytes read
+Every result is compared with PyTorch's. The L2 cache is filled with clean lines of other
+memory before each run; shares are of the copy bandwidth of the same run (bytes read
 and written). With COMPILE=1 torch.compile is timed beside (slow to start).
 """
 import os
@@ -63,12 +64,12 @@ FLUSH = None
 def median_us(call, repeats=15):
     global FLUSH
     if FLUSH is None:
-        FLUSH = torch.empty(160 << 20, dtype=torch.uint8, device="cuda")
+        FLUSH = torch.zeros(64 << 20, dtype=torch.float32, device="cuda")
     for _ in range(2):
         call()
     events = []
     for _ in range(repeats):
-        FLUSH.zero_()
+        FLUSH.amax()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         call()

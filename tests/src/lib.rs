@@ -1,5 +1,7 @@
 //! What the integration tests share: the fixtures, their references, and plans of them. The tests live in `tests/tests`.
 
+pub mod reductions;
+
 use eglu::{
     DeviceProfile, Optimized, Options, Pipeline, Plan, Tensor,
     import::{Imported, import},

@@ -60,7 +60,7 @@ pub(super) fn convolution(emitter: &mut Emitter, step: &Step, of: Of, groups: us
         threads: [THREADS as u32, 1],
         shared_bytes: 0,
         residents: 0,
-        cluster: 0,
+        ..Code::default()
     };
     emitter.launch(kernel, code, flat(blocks));
     Ok(())

@@ -24,9 +24,9 @@ pub(super) fn storage(dtype: DType) -> Emit<&'static str> {
         DType::Bf16 => "bf16",
         DType::F32 => "float",
         DType::F64 => "double",
-        DType::C32 | DType::C64 | DType::C128 => {
-            return Err(Unsupported::new(format!("{dtype} is not supported on CUDA yet: run on the CPU")));
-        }
+        DType::C64 => "c64",
+        DType::C128 => "c128",
+        DType::C32 => return Err(Unsupported::new("c32 is not supported on CUDA: run on the CPU, or cast to c64")),
     })
 }
 
@@ -49,6 +49,8 @@ pub(super) fn literal(scalar: Scalar, dtype: DType) -> Emit<String> {
         DType::Bool => format!("{}", scalar.as_f64() != 0.0),
         DType::F32 => float(f64::from(scalar.as_f64() as f32), "F32", |x| format!("{:?}f", x as f32)),
         DType::F64 => float(scalar.as_f64(), "F64", |x| format!("{x:?}")),
+        DType::C64 => format!("c64({})", literal(scalar, DType::F32)?),
+        DType::C128 => format!("c128({})", literal(scalar, DType::F64)?),
         other => format!("({})({}ull)", storage(other)?, scalar.as_i64() as u64),
     })
 }

@@ -41,10 +41,19 @@ impl Target {
 /// Sources and launches for a plan. Deterministic: equal plans give equal text.
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
-    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0 };
+    let when = Dim::from(1);
+    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0, when };
+    let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
+        if pairs.waits(index) {
+            continue;
+        }
         emitter.index = index;
-        emitter.step(step).map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
+        let emitted = match pairs.first(index) {
+            Some(first) => reduce::emit_pair(&mut emitter, plan, first, index),
+            None => emitter.step(step),
+        };
+        emitted.map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
     }
     Ok(emitter.out)
 }
@@ -56,6 +65,8 @@ pub(super) struct Emitter {
     names: HashMap<String, usize>,
     pub target: Target,
     index: usize,
+    /// 1 where the launches emitted now are to run, else 0.
+    when: Dim,
 }
 
 impl Emitter {
@@ -68,8 +79,7 @@ impl Emitter {
             Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
             Op::Iota(op) => pointwise::iota(self, step, op),
             Op::Full(op) => pointwise::full(self, step, op),
-            Op::Reduce(op) => reduce::reduce(self, step, op),
-            Op::MapReduce(op) => reduce::map_reduce(self, step, op),
+            Op::Reduce(_) | Op::MapReduce(_) => reduce::reduce(self, step),
             Op::Softmax(op) => norm::softmax(self, step, op),
             Op::RmsNorm(op) => norm::rms_norm(self, step, op),
             Op::LayerNorm(op) => norm::layer_norm(self, step, op),
@@ -101,9 +111,22 @@ impl Emitter {
         }
     }
 
+    /// Emits launches that run only where `when` is 1; it is 0 elsewhere.
+    pub fn only(&mut self, when: Dim, emit: impl FnOnce(&mut Emitter) -> Emit<()>) -> Emit<()> {
+        if when.is(0) {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.when, when);
+        let emitted = emit(self);
+        self.when = before;
+        emitted
+    }
+
     /// Adds a launch, and its module unless an equal one is there. `grid` is along x, y and z.
     pub fn launch(&mut self, kernel: Kernel, code: Code, grid: [Dim; 3]) {
-        let ([x, y], shared_bytes) = (code.threads, code.shared_bytes);
+        let [across, down, deep] = grid;
+        let grid = [across * self.when.clone(), down, deep];
+        let ([x, y], shared_bytes, overlaps) = (code.threads, code.shared_bytes, code.overlaps);
         let (entry, source, args) = kernel.finish(code);
         let module = match self.sources.get(&source) {
             Some(&module) => module,
@@ -116,7 +139,7 @@ impl Emitter {
                 self.out.modules.len() - 1
             }
         };
-        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args };
+        let launch = Launch { step: self.index, module, entry, grid, block: [x, y, 1], shared_bytes, args, overlaps };
         self.out.launches.push(launch);
     }
 

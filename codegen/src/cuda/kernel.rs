@@ -8,6 +8,9 @@ use indexmap::IndexMap;
 /// Files of the device library; a kernel includes what it uses, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Header {
+    /// Included by itself where a type is complex.
+    Complex,
+    ShortResults,
     Math,
     Warp,
     Reduce,
@@ -22,6 +25,9 @@ pub(super) enum Header {
     GemmTiled,
     Hopper,
     GemmWgmma,
+    GemmSwapped,
+    DispatchCluster,
+    Decode,
     GemmDense,
     GemmStream,
 }
@@ -29,6 +35,10 @@ pub(super) enum Header {
 impl Header {
     fn text(self) -> &'static str {
         match self {
+            Header::Complex => include_str!("device/complex.cuh"),
+            Header::ShortResults => {
+                "// Results have 16 bits: activations need no more than f32's fast instructions give.\n#define SHORT_RESULTS\n"
+            }
             Header::Math => include_str!("device/math.cuh"),
             Header::Warp => include_str!("device/warp.cuh"),
             Header::Reduce => include_str!("device/reduce.cuh"),
@@ -43,6 +53,9 @@ impl Header {
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
             Header::Hopper => include_str!("device/hopper.cuh"),
             Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
+            Header::Decode => include_str!("device/decode.cuh"),
+            Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
+            Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
@@ -66,6 +79,8 @@ pub(super) struct Code {
     pub residents: u32,
     /// Blocks of a cluster along x; 0 without clusters.
     pub cluster: u32,
+    /// It may start before the launch before it ends: it calls `wait_for_kernel_before` before it touches what kernels write.
+    pub overlaps: bool,
 }
 
 /// A kernel's name and parameters.
@@ -163,6 +178,10 @@ impl Kernel {
         for (dim, name) in std::mem::take(&mut self.dims) {
             self.params.push(format!("i64 {name}"));
             self.args.push(KernelArg::Int(dim));
+        }
+        let complex = |text: &str| ["c64", "c128"].iter().any(|ty| text.contains(ty));
+        if complex(&code.items) || complex(&code.body) || self.params.iter().any(|param| complex(param)) {
+            code.headers.push(Header::Complex);
         }
         code.headers.sort_unstable();
         code.headers.dedup();

@@ -53,6 +53,8 @@ pub struct Launch {
     pub shared_bytes: u32,
     /// Parameters in order.
     pub args: Vec<KernelArg>,
+    /// It may start while the launch before it still runs, for which the kernel waits by itself (programmatic dependent launch).
+    pub overlaps: bool,
 }
 
 /// One kernel parameter.
@@ -87,6 +89,8 @@ pub struct TensorMap {
     pub strides: Vec<Dim>,
     /// Extents of a tile, one for each dim, at most 256; the first covers 128 bytes.
     pub tile: Vec<u32>,
+    /// The next tile along the contiguous dim comes soon: memory may be read 256 bytes at a time.
+    pub follows: bool,
 }
 
 /// Device memory that a kernel is given.

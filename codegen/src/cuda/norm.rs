@@ -59,7 +59,7 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
     });
     let of_sum = match op.log {
         true => program(&[compute], compute, |p| apply(p, Pointwise::Log, &[Ref::Param(0)], compute)),
-        false => Program::identity(compute, compute),
+        false => program(&[compute], compute, |p| apply(p, Pointwise::Reciprocal, &[Ref::Param(0)], compute)),
     };
     let sum = stage(powers, vec![Source::Element(0), Source::Stat(0)], ReduceKind::Sum, of_sum);
     let end = program(&[from, compute, compute], op.dtype, |p| {
@@ -68,7 +68,7 @@ pub(super) fn softmax(emitter: &mut Emitter, step: &Step, op: &Softmax) -> Emit<
             true => apply(p, Pointwise::Sub, &[distance, Ref::Param(2)], compute),
             false => {
                 let power = apply(p, Pointwise::Exp, &[distance], compute);
-                apply(p, Pointwise::Div, &[power, Ref::Param(2)], compute)
+                apply(p, Pointwise::Mul, &[power, Ref::Param(2)], compute)
             }
         }
     });

@@ -50,6 +50,24 @@ pub(super) fn function(name: &str, program: &Program, results: Results) -> Emit<
     Ok(text + "}\n")
 }
 
+/// Elementwise ops that have a complex form on CUDA.
+const OF_COMPLEX: [Pointwise; 14] = [
+    Pointwise::Where,
+    Pointwise::Neg,
+    Pointwise::Conj,
+    Pointwise::Reciprocal,
+    Pointwise::IsNan,
+    Pointwise::LogicalNot,
+    Pointwise::LogicalAnd,
+    Pointwise::LogicalOr,
+    Pointwise::Add,
+    Pointwise::Sub,
+    Pointwise::Mul,
+    Pointwise::Div,
+    Pointwise::Eq,
+    Pointwise::Ne,
+];
+
 fn name_of(operand: Ref) -> String {
     match operand {
         Ref::Param(i) => format!("a{i}"),
@@ -81,6 +99,10 @@ fn instruction(program: &Program, instr: &Instr) -> Emit<String> {
         }
         InstrOp::Pointwise(op) => op,
     };
+    let complex = instr.dtype.is_complex() || instr.args.iter().any(|&arg| program.dtype_of(arg).is_complex());
+    if complex && !OF_COMPLEX.contains(&op) {
+        return Err(Unsupported::new(format!("{} of complex numbers is not supported on CUDA yet: run on the CPU", op.name())));
+    }
     let compute = match op.rule() {
         TypeRule::Compare => compared(program, op, instr)?,
         _ => instr.dtype,

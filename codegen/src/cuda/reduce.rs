@@ -3,10 +3,13 @@
 
 mod chain;
 mod columns;
+mod forms;
+mod pairs;
 mod rows;
 mod walk;
 
 pub(super) use chain::{Chain, Finish, Source, Stage};
+pub(super) use pairs::{Pairs, emit_pair};
 
 use super::{
     emitter::{Emitter, tensor, tensors},
@@ -14,14 +17,31 @@ use super::{
 };
 use crate::Step;
 use eglu_ir::{
-    DType, Dim, Program, Ref, Shape,
+    DType, Op, Program, Ref, Shape,
     ops::{MapReduce, Reduce, ReduceKind, infer::broadcast},
     program::InstrOp,
 };
 use walk::Walk;
 
+/// A step that reduces, as a chain of one stage; `None` for other steps.
+fn chain_of(step: &Step) -> Option<Emit<Chain>> {
+    match &step.op {
+        Op::Reduce(op) => Some(plain(step, op)),
+        Op::MapReduce(op) => Some(mapped(step, op)),
+        _ => None,
+    }
+}
+
+/// A reduction, plain or with programs around it.
+pub(super) fn reduce(emitter: &mut Emitter, step: &Step) -> Emit<()> {
+    match chain_of(step) {
+        Some(chain) => emit(emitter, &chain?),
+        None => Err(Unsupported::new("this is no reduction")),
+    }
+}
+
 /// A plain reduction.
-pub(super) fn reduce(emitter: &mut Emitter, step: &Step, op: &Reduce) -> Emit<()> {
+fn plain(step: &Step, op: &Reduce) -> Emit<Chain> {
     let x = tensor(step, 0)?;
     let (value, reduced) = match op.kind {
         ReduceKind::Sum | ReduceKind::Prod | ReduceKind::Mean => (op.dtype, op.dtype),
@@ -47,11 +67,11 @@ pub(super) fn reduce(emitter: &mut Emitter, step: &Step, op: &Reduce) -> Emit<()
     let name = format!("{}_{}", op.kind.name(), step.outputs[0].dtype);
     let full = x.layout.shape.to_vec();
     let (inputs, dims) = (vec![x.clone()], op.dims.to_vec());
-    emit(emitter, &Chain { name, full, dims, inputs, lines: vec![], stages: vec![stage], finish: None })
+    Ok(Chain { name, full, dims, inputs, lines: vec![], stages: vec![stage], finish: None })
 }
 
 /// Several reductions of one pass.
-pub(super) fn map_reduce(emitter: &mut Emitter, step: &Step, op: &MapReduce) -> Emit<()> {
+fn mapped(step: &Step, op: &MapReduce) -> Emit<Chain> {
     let operands = tensors(step, 0)?;
     let (inputs, lines) = operands.split_at(op.prologue.params.len());
     let full = inputs
@@ -67,7 +87,7 @@ pub(super) fn map_reduce(emitter: &mut Emitter, step: &Step, op: &MapReduce) -> 
         outputs: step.outputs.iter().cloned().map(Some).collect(),
     };
     let owned = |tensors: &[&crate::TensorRef]| tensors.iter().map(|&t| t.clone()).collect::<Vec<_>>();
-    let chain = Chain {
+    Ok(Chain {
         name: format!("map_reduce_{}", step.outputs[0].dtype),
         full: full.to_vec(),
         dims: op.dims.to_vec(),
@@ -75,17 +95,14 @@ pub(super) fn map_reduce(emitter: &mut Emitter, step: &Step, op: &MapReduce) -> 
         lines: owned(lines),
         stages: vec![stage],
         finish: None,
-    };
-    emit(emitter, &chain)
+    })
 }
 
 /// Emits the kernels of a chain.
 pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
     let walk = Walk::single(chain);
-    let next = |strides: &[Vec<Dim>]| (0..chain.inputs.len()).any(|i| strides[i].last().is_some_and(|step| step.is(1)));
-    if !next(&walk.reduced.strides) && next(&walk.kept.strides) && !walk.reduced.shape.is_empty() {
-        columns::emit(emitter, chain, &walk)
-    } else {
-        rows::emit(emitter, chain, &Walk::along_lines(chain))
+    match walk.goes_across(chain) {
+        true => columns::emit(emitter, chain, &walk),
+        false => forms::emit(emitter, chain, &Walk::along_lines(chain)),
     }
 }

@@ -372,7 +372,7 @@ pointwise! {
     Erfinv "erfinv" (x) Float real erfinv(x); int NoInt; cuda "erfinv_({0})"; doc "The number whose error function is x."
     Digamma "digamma" (x) Float real digamma(x); int NoInt; cuda "digamma_({0})"; doc "The derivative of `log Γ(x)`."
     Lgamma "lgamma" (x) Float real x.lgamma(); int NoInt; cuda "lgamma_({0})"; doc "`log |Γ(x)|`."
-    Conj "conj" (x) Promote real x; int x; cuda "({0})"; doc "Complex conjugate; real numbers are their own."
+    Conj "conj" (x) Promote real x; int x; cuda "conj_({0})"; doc "Complex conjugate; real numbers are their own."
     SignBit "signbit" (x) Compare real Truth(x.is_sign_negative()); int x < 0; cuda "signbit_({0})"; doc "True for negative numbers, minus zero among them."
     Sigmoid "sigmoid" (x) Float real sigmoid(x); int NoInt; cuda "sigmoid_({0})"; doc "`1 / (1 + e⁻ˣ)`."
     Silu "silu" (x) Float real x / (T::one() + (-x).exp()); int NoInt; cuda "silu_({0})"; doc "`x · sigmoid(x)`."

@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// Most tensors that one kernel writes.
 const RESULTS: usize = 4;
+/// Fewest columns of products that share a main loop: the order in which narrower ones are summed depends on their width, and it decides
+/// between nearly equal experts of a router.
+const COLUMNS: i64 = 64;
 /// Most nodes of an epilogue.
 const EPILOGUE: usize = 24;
 
@@ -94,8 +97,10 @@ fn shares_main_loop(partition: &Partition<'_>, id: NodeId) -> Option<NodeId> {
     let graph = partition.graph;
     let single = |id: NodeId| {
         let heads = partition.members(id).iter().filter(|&&member| is_head(graph, member)).count();
-        let matmul = matches!(graph.node(id).op(), Some(Op::MatMul(_))) && graph.node(id).outputs[0].dtype.is_float();
-        matmul && heads == 1 && matches!(partition.kind(id), Kind::Single | Kind::Contract)
+        let ty = &graph.node(id).outputs[0];
+        let wide = ty.shape.last().and_then(|columns| columns.as_const()).is_some_and(|columns| columns >= COLUMNS);
+        let matmul = matches!(graph.node(id).op(), Some(Op::MatMul(_))) && ty.dtype.is_float();
+        matmul && wide && heads == 1 && matches!(partition.kind(id), Kind::Single | Kind::Contract)
     };
     if !single(id) {
         return None;

@@ -97,7 +97,8 @@ impl Bound {
                 }
             }
             let (function, none) = (functions.of_launch[i], std::ptr::null_mut());
-            bound.calls.push(Call { function, grid, block: launch.block, shared_bytes: launch.shared_bytes, params: none });
+            let (block, shared_bytes, overlaps) = (launch.block, launch.shared_bytes, launch.overlaps);
+            bound.calls.push(Call { function, grid, block, shared_bytes, overlaps, params: none });
             bound.launch_of.push(i);
         }
         let (mut values, mut maps) = (bound.values.iter(), bound.maps.iter());

@@ -5,7 +5,7 @@
 
 use super::CudaError;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
-use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
+use cudarc::driver::sys::{CUfunction_attribute, CUlaunchConfig, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
 use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use libloading::Library;
 use std::{
@@ -106,6 +106,9 @@ driver_api! {
         map: *mut CUtensorMap, dtype: CUtensorMapDataType, rank: c_uint, address: *mut c_void, dims: *const u64, strides: *const u64,
         tile: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle,
         promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill
+    );
+    work cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void
     );
     work cuLaunchKernel(
         function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,

@@ -8,7 +8,7 @@ use super::{
     device::DeviceFacts,
     driver::{Api, Driver},
 };
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUlaunchConfig};
 use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
 use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use std::{
@@ -268,6 +268,17 @@ impl Api for Fake {
             unsafe { (*map).opaque[i + 1] = *dims.add(i) };
         }
         OK
+    }
+    unsafe fn cuLaunchKernelEx(
+        &self,
+        config: *const CUlaunchConfig,
+        function: CUfunction,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> CUresult {
+        let c = unsafe { &*config };
+        let ([x, y, z], [bx, by, bz]) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
+        unsafe { self.cuLaunchKernel(function, x, y, z, bx, by, bz, c.sharedMemBytes, c.hStream, params, extra) }
     }
     unsafe fn cuLaunchKernel(
         &self,

@@ -17,6 +17,7 @@ pub(super) struct Map {
     dims: Vec<u64>,
     strides: Vec<u64>,
     tile: Vec<u32>,
+    fetch: CUtensorMapL2promotion,
     encoded: Box<UnsafeCell<CUtensorMap>>,
 }
 
@@ -35,8 +36,12 @@ impl Map {
             _ => CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         };
         let (address, tile) = (start.wrapping_add(eval(&map.offset)? as u64), map.tile.clone());
+        let fetch = match map.follows {
+            true => CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            false => CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        };
         let encoded = Box::new(UnsafeCell::new(CUtensorMap { opaque: [0; 16] }));
-        Ok(Map { in_arena, address, dtype, dims, strides, tile, encoded })
+        Ok(Map { in_arena, address, dtype, dims, strides, tile, fetch, encoded })
     }
 
     /// Encodes it for an arena that starts at `base`, or for a fixed address with `base` 0.
@@ -57,7 +62,7 @@ impl Map {
                 steps.as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
-                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                self.fetch,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         }

@@ -3,7 +3,10 @@
 //! The calling thread must have entered the stream's context.
 
 use super::{CudaError, context::Context};
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUfunction, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig, CUresult,
+    CUstream,
+};
 use std::{ffi::c_void, sync::Arc};
 
 /// Copies from the host go in pieces of this size, so that a mapped file is read ahead while earlier pieces travel.
@@ -25,6 +28,8 @@ pub(super) struct Call {
     pub(super) grid: [u32; 3],
     pub(super) block: [u32; 3],
     pub(super) shared_bytes: u32,
+    /// It may start while the launch before it still runs.
+    pub(super) overlaps: bool,
     pub(super) params: *mut *mut c_void,
 }
 
@@ -76,6 +81,27 @@ impl Stream {
     pub(super) unsafe fn launch(&self, call: &Call) -> Result<(), CUresult> {
         let ([x, y, z], [bx, by, bz]) = (call.grid, call.block);
         let (none, driver) = (std::ptr::null_mut(), &self.context.driver);
+        if call.overlaps {
+            let mut overlap = CUlaunchAttribute {
+                id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            };
+            let config = CUlaunchConfig {
+                gridDimX: x,
+                gridDimY: y,
+                gridDimZ: z,
+                blockDimX: bx,
+                blockDimY: by,
+                blockDimZ: bz,
+                sharedMemBytes: call.shared_bytes,
+                hStream: self.handle,
+                attrs: &mut overlap,
+                numAttrs: 1,
+            };
+            // SAFETY: the caller keeps the contract of `Call`; the attribute outlives the call.
+            return unsafe { driver.cuLaunchKernelEx(&config, call.function, call.params, none) };
+        }
         // SAFETY: the caller keeps the contract of `Call`.
         unsafe { driver.cuLaunchKernel(call.function, x, y, z, bx, by, bz, call.shared_bytes, self.handle, call.params, none) }
     }

@@ -66,6 +66,7 @@ fn plan() -> CudaPlan {
         grid: [s0(), 1.into(), 1.into()],
         block: [32, 1, 1],
         shared_bytes,
+        overlaps: step > 0,
         args: memory.into_iter().map(pointer).chain([KernelArg::Int(numel.clone())]).collect(),
     };
     let (x, w, y, z) = (Memory::Buffer(0), Memory::Buffer(1), Memory::Buffer(2), Memory::Buffer(3));

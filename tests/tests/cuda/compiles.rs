@@ -11,7 +11,7 @@ use eglu_tests::{FIXTURES, plan};
 const TARGETS: [(u32, &str, &str); 2] = [(80, "sm_80", "a100"), (90, "sm_90a", "h200")];
 
 /// Archives without weights or references, at sizes of real models.
-const LARGE: [&str; 2] = ["mixtral-8x7b-grouped_mm", "mixtral-8x7b-experts"];
+const LARGE: [&str; 3] = ["mixtral-8x7b-grouped_mm", "mixtral-8x7b-experts", "gpt-oss-120b-experts"];
 
 /// What `ptxas` says where it serialises warpgroup products, or ignores a request for registers.
 pub const PERFORMANCE_NOTES: [&str; 8] = ["C7504", "C7507", "C7508", "C7509", "C7511", "C7514", "C7515", "C7520"];

@@ -7,5 +7,6 @@ mod dense;
 mod device;
 mod nvrtc;
 mod on_device;
+mod reductions;
 mod rows;
 mod runs;

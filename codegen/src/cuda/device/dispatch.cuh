@@ -45,8 +45,16 @@ DEVICE void count_ids(const Ids& id_at, i64 total, i32* block_counts) {
     }
 }
 
+// A tile has at most `tile` rows. With a `step` a group's tiles are made equal, in multiples of it; else only its last is lower.
+template <int tile, int step>
+DEVICE i32 height_of_tiles(i32 count) {
+    if (step == 0) return tile;
+    const i32 tiles = (count + tile - 1) / tile, even = tiles == 0 ? tile : (count + tiles - 1) / tiles;
+    return (even + step - 1) / (step == 0 ? 1 : step) * step;
+}
+
 // block_starts[block][group]: the place of each block's first row of each group. Lists the row tiles, too; one block of 1024 threads.
-template <int experts, int tile, bool list_dropped>
+template <int experts, int tile, int step, bool list_dropped>
 DEVICE void plan_tiles(const i32* block_counts, i64 blocks, i32* block_starts, i32* tile_count, RowTile* tiles) {
     static_assert(experts < 1024, "a thread for each group");
     __shared__ i32 warp_sums[32], starts[1024], counts[1024], tile_ends[1024];
@@ -77,9 +85,10 @@ DEVICE void plan_tiles(const i32* block_counts, i64 blocks, i32* block_starts, i
             if (tile_ends[middle] > t) high = middle;
             else low = middle + 1;
         }
-        const i32 done = (t - (low == 0 ? 0 : tile_ends[low - 1])) * tile;
+        const i32 height = height_of_tiles<tile, step>(counts[low]);
+        const i32 done = (t - (low == 0 ? 0 : tile_ends[low - 1])) * height;
         const i32 left = counts[low] - done;
-        tiles[t] = {low < experts ? low : -1, starts[low] + done, left < tile ? left : tile};
+        tiles[t] = {low < experts ? low : -1, starts[low] + done, left < height ? left : height};
     }
 }
 
@@ -106,7 +115,7 @@ DEVICE void place_ids(const Ids& id_at, i64 total, const i32* block_starts, i32*
 
 // The row tiles of groups whose last rows are at end_of(g) - 1; rows past the last group get expert -1. At most `most` tiles, which ends that
 // ascend never exceed. One block of 1024 threads.
-template <int tile, class Ends>
+template <int tile, int step, class Ends>
 DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i64 most, i32* tile_count, RowTile* tiles) {
     __shared__ i32 warp_sums[32];
     i32 base = 0;
@@ -121,9 +130,10 @@ DEVICE void tiles_of_offsets(const Ends& end_of, int groups, i64 rows, i64 most,
         }
         const i32 count = end > start ? (i32)((end - start + tile - 1) / tile) : 0;
         const i32 stop = block_scan<1024>(count, warp_sums);
+        const i32 height = height_of_tiles<tile, step>(end > start ? (i32)(end - start) : 0);
         for (i32 i = 0; i < count && base + stop - count + i < most; i++) {
-            const i64 left = end - start - (i64)i * tile;
-            tiles[base + stop - count + i] = {g < groups ? g : -1, (i32)(start + (i64)i * tile), (i32)(left < tile ? left : tile)};
+            const i64 left = end - start - (i64)i * height;
+            tiles[base + stop - count + i] = {g < groups ? g : -1, (i32)(start + (i64)i * height), (i32)(left < height ? left : height)};
         }
         __shared__ i32 all;
         if (threadIdx.x == 1023) all = stop;

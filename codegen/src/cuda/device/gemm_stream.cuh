@@ -101,7 +101,11 @@ struct StreamTile {
             for (int part = 0; part < S::parts; part++) {
                 const float(&x)[S::rows / 2] = d[part];
                 const u32 to = place(ring, rank, j / S::splits, part);
-                store_shared_of(j % S::splits, to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
+                // What stays here need not take the way through the cluster, which is slow.
+                if (j % S::splits == rank)
+                    store_shared_16(to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
+                else
+                    store_shared_of(j % S::splits, to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
             }
     }
 

@@ -44,6 +44,8 @@ struct WgmmaRing {
     DEVICE u32 b(int stage) const { return a(stage) + S::bytes_a; }
     DEVICE u32 full(int stage) const { return base + S::stages * S::stage_bytes + stage * 8; }
     DEVICE u32 empty(int stage) const { return full(S::stages) + stage * 8; }
+    // What follows the barriers, from a multiple of 128 on.
+    DEVICE u32 end() const { return (empty(S::stages) + 127) & ~127u; }
 };
 
 // Fills stages with tiles that the copy engine brings; one thread calls it. `load_a` and `load_b` are given an address, a barrier and k;

@@ -11,14 +11,38 @@ DEVICE u32 cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
+// The value at this address of shared memory in block `rank` of the cluster.
+DEVICE i32 load_of_block(const i32* pointer, u32 rank) {
+    i32 value;
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\nld.shared::cluster.s32 %0, [remote];\n}"
+                 : "=r"(value) : "r"((u32)__cvta_generic_to_shared(pointer)), "r"(rank) : "memory");
+    return value;
+}
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
 
+// ---- launches that overlap --------------------------------------------------------------------------------------------
+
+// Lets the next kernel begin, and waits for all that the kernel before wrote. Nothing that a kernel writes may be touched earlier; a kernel
+// whose launch does not overlap goes on at once (PTX ISA, griddepcontrol).
+DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory"); }
+
+// What is read through this pointer from here on is not read earlier: the compiler may move reads of what a kernel never writes, and did move
+// them, past anything else.
+template <class Pointer>
+DEVICE void read_from_here(Pointer& pointer) { asm volatile("" : "+l"(pointer)); }
+DEVICE void wait_for_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 // Stores four floats at this address of block `rank`'s shared memory.
 DEVICE void store_shared_of(u32 rank, u32 address, float a, float b, float c, float d) {
     asm volatile(
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(address),
         "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
         : "memory");
+}
+DEVICE void store_shared_16(u32 address, float a, float b, float c, float d) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 DEVICE void load_shared_16(float (&x)[4], u32 address) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
@@ -103,7 +127,30 @@ DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;
 template <int count>
 DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 
+// Waits for `threads` threads at one of a block's barriers.
+DEVICE void named_barrier_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
+// Transposes four 8×8 matrices of 16-bit elements; a lane holds two neighbours of row lane / 4 of each, and gives the address of column
+// lane % 8 of matrix lane / 8.
+DEVICE void store_matrices_transposed(u32 shared, const u32 (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                 "r"(x[3])
+                 : "memory");
+}
+DEVICE void store_shared_4(u32 shared, i32 x) { asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared), "r"(x) : "memory"); }
+DEVICE i32 load_shared_4(u32 shared) {
+    i32 x;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(shared) : "memory");
+    return x;
+}
+DEVICE Pack<u32, 4> load_shared_16(u32 shared) {
+    Pack<u32, 4> x;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.at[0]), "=r"(x.at[1]), "=r"(x.at[2]), "=r"(x.at[3]) : "r"(shared) : "memory");
+    return x;
+}
+
 // Descriptor of a K-major tile of 128-byte rows under the 128-byte swizzle; eight rows are 1024 bytes. A step of n bytes along K adds n / 16.
+// The same describes 64 elements of M by K with M contiguous: a row of 128 bytes is then one k, and a step of n along K adds 8 n.
 DEVICE u64 matrix_descriptor(u32 shared) {
     return (u64)((shared & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }

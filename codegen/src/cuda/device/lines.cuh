@@ -24,9 +24,34 @@ DEVICE void store_pack(T* to, const Pack<T, width>& pack) {
     }
 }
 
-// Every lane of an aligned group of `lanes` (a power of two, the same in the whole warp) ends with the merge of the group.
-template <class S>
-DEVICE void lanes_merge(S& state, int lanes) {
+// Keeps the compiler from carrying what it made of these from one pass to the next: the stored form takes fewer registers.
+template <class P>
+DEVICE void reread(P& pack) {
+    if constexpr (sizeof(P) % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(P) / 4; i++) asm volatile("" : "+r"(((u32*)&pack)[i]));
+    }
+}
+
+// Begins to copy a group to where this thread keeps it; it is there after `kept_all`.
+template <class T, int width>
+DEVICE void keep_pack(Pack<T, width>& slot, const T* from) {
+    constexpr int size = sizeof(slot), piece = size % 16 == 0 ? 16 : size % 8 == 0 ? 8 : size % 4 == 0 ? 4 : size;
+    if constexpr (piece >= 4) {
+        u32 to = (u32)__cvta_generic_to_shared(&slot);
+#pragma unroll
+        for (int i = 0; i < size; i += piece)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to + i), "l"((const char*)from + i), "n"(piece) : "memory");
+    } else {
+        slot = load_pack<T, width>(from);
+    }
+}
+DEVICE void kept_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Every lane of an aligned group of `lanes` (a power of two) ends with the merge of the group.
+template <int lanes, class S>
+DEVICE void merge_lanes(S& state) {
+#pragma unroll
     for (int mask = lanes / 2; mask > 0; mask /= 2) {
         S other = shuffle_xor(state, mask);
         if ((threadIdx.x & mask) == 0) {
@@ -41,8 +66,15 @@ DEVICE void lanes_merge(S& state, int lanes) {
 // Every thread of a block ends with the merge of all.
 template <int threads, class S>
 DEVICE void merge_block(S& state) {
-    __shared__ alignas(16) char raw[threads / 32 * sizeof(S)];
-    block_merge<threads>(state, (S*)raw);
+    constexpr int warps = threads / 32;
+    __shared__ alignas(16) char raw[warps * sizeof(S)];
+    S* const shared = (S*)raw;
+    merge_lanes<32>(state);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = state;
+    __syncthreads();
+    state = shared[threadIdx.x % warps];
+    merge_lanes<warps>(state);
 }
 
 // True in the block that comes last of the `blocks` which call this with the same counter; what the others wrote before is visible to it.

@@ -1,4 +1,5 @@
-// The functions that the pointwise table names, for f32, f64, integers and bool. Accurate versions: no fast-math.
+// The functions that the pointwise table names, for f32, f64, integers and bool. Accurate versions: no fast-math, but for the gates of
+// kernels whose results have 16 bits (SHORT_RESULTS): a few units in f32's last place are lost there.
 
 #define MATH_UNARY(name, f32_name, f64_name)                             \
     DEVICE float name(float x) { return f32_name(x); }                   \
@@ -34,6 +35,7 @@ MATH_UNARY(round_, rintf, rint)
 MATH_UNARY(abs_, fabsf, fabs)
 #undef MATH_UNARY
 
+template <class T> DEVICE T conj_(T x) { return x; }
 template <class T> DEVICE T floor_(T x) { return x; }
 template <class T> DEVICE T ceil_(T x) { return x; }
 template <class T> DEVICE T trunc_(T x) { return x; }
@@ -59,9 +61,14 @@ template <class T> DEVICE T max_(T x, T y) { return x != x || x > y ? x : y; }
 template <class T> DEVICE T min_(T x, T y) { return x != x || x < y ? x : y; }
 template <class T> DEVICE T relu_(T x) { return x != x || x > (T)0 ? x : (T)0; }
 
+#ifdef SHORT_RESULTS
+DEVICE float sigmoid_(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+DEVICE float silu_(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+#else
 DEVICE float sigmoid_(float x) { return 1.0f / (1.0f + expf(-x)); }
-DEVICE double sigmoid_(double x) { return 1.0 / (1.0 + exp(-x)); }
 DEVICE float silu_(float x) { return x / (1.0f + expf(-x)); }
+#endif
+DEVICE double sigmoid_(double x) { return 1.0 / (1.0 + exp(-x)); }
 DEVICE double silu_(double x) { return x / (1.0 + exp(-x)); }
 // The same for results of 16 bits, whose rounding is a thousand times coarser than the error of these instructions. An epilogue of a matrix
 // product takes several times as long with IEEE divisions.

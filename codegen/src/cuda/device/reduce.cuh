@@ -112,12 +112,21 @@ struct ArgmaxState : ArgState<T, true> {};
 template <class T>
 struct ArgminState : ArgState<T, false> {};
 
-// ---- neighbouring values at once ----------------------------------------------------------------------------------------
+// eˣ to about 2⁻²¹ (PTX ISA, "ex2").
+DEVICE float quick_exp_(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504088896340736f));
+    return y;
+}
+DEVICE double quick_exp_(double x) { return exp_(x); }
 
+// ---- several values at once ---------------------------------------------------------------------------------------------
+
+// Values at `at`, `at + step`, …
 template <class State, class T, int width>
-DEVICE void add_values(State& state, const T (&values)[width], i64 at) {
+DEVICE void add_values(State& state, const T (&values)[width], i64 at, int step) {
 #pragma unroll
-    for (int e = 0; e < width; e++) state.add(values[e], at + e);
+    for (int e = 0; e < width; e++) state.add(values[e], at + e * step);
 }
 // Sums by halves: as many additions, and no long chain of them.
 template <class T, int width>
@@ -133,37 +142,140 @@ DEVICE T halves(const T (&values)[width]) {
     return parts[0];
 }
 template <class T, int width>
-DEVICE void add_values(SumState<T>& state, const T (&values)[width], i64) { state.value += halves(values); }
+DEVICE void add_values(SumState<T>& state, const T (&values)[width], i64, int) { state.value += halves(values); }
 template <class T, int width>
-DEVICE void add_values(MeanState<T>& state, const T (&values)[width], i64) { state.value += halves(values); }
+DEVICE void add_values(MeanState<T>& state, const T (&values)[width], i64, int) { state.value += halves(values); }
+
+// Integers that leave room for a place beside them in 32 bits.
+template <class T> constexpr bool is_narrow = false;
+template <> constexpr bool is_narrow<i8> = true;
+template <> constexpr bool is_narrow<u8> = true;
+template <> constexpr bool is_narrow<i16> = true;
+template <> constexpr bool is_narrow<u16> = true;
 // One comparison with what is held, after the extreme of the group and its place in it.
 template <class T, bool largest, int width>
-DEVICE void add_group(ArgState<T, largest>& state, const T (&values)[width], i64 at) {
+DEVICE void add_group(ArgState<T, largest>& state, const T (&values)[width], i64 at, int step) {
     T best = values[0];
     int place = 0;
+    if constexpr (is_narrow<T>) {
+        i32 key = (i32)values[0] * width + (largest ? width - 1 : 0);
 #pragma unroll
-    for (int e = 1; e < width; e++) {
-        T x = values[e];
-        bool takes = (largest ? !(x <= best) : !(x >= best)) && best == best;
-        best = takes ? x : best;
-        place = takes ? e : place;
+        for (int e = 1; e < width; e++) {
+            i32 other = (i32)values[e] * width + (largest ? width - 1 - e : e);
+            key = largest ? max(key, other) : min(key, other);
+        }
+        place = largest ? width - 1 - (key & (width - 1)) : key & (width - 1);
+        best = (T)((key - (key & (width - 1))) / width);
+    } else {
+#pragma unroll
+        for (int e = 1; e < width; e++) {
+            T x = values[e];
+            bool takes = (largest ? !(x <= best) : !(x >= best)) && best == best;
+            best = takes ? x : best;
+            place = takes ? e : place;
+        }
     }
-    state.add(best, at + place);
+    state.add(best, at + place * step);
 }
 template <class T, int width>
-DEVICE void add_values(ArgmaxState<T>& state, const T (&values)[width], i64 at) { add_group<T, true>(state, values, at); }
+DEVICE void add_values(ArgmaxState<T>& state, const T (&values)[width], i64 at, int step) { add_group<T, true>(state, values, at, step); }
 template <class T, int width>
-DEVICE void add_values(ArgminState<T>& state, const T (&values)[width], i64 at) { add_group<T, false>(state, values, at); }
+DEVICE void add_values(ArgminState<T>& state, const T (&values)[width], i64 at, int step) { add_group<T, false>(state, values, at, step); }
 
-// Values as they are stored: what no program changes.
+// ---- the extreme of a group of neighbours as they are stored --------------------------------------------------------------
+
+template <bool largest, class T> DEVICE T extreme(T x, T y) { return largest ? most(x, y) : least(x, y); }
+template <bool largest, class S, int width>
+DEVICE auto extreme_of(const Pack<S, width>& pack) {
+    auto best = up(pack.at[0]);
+#pragma unroll
+    for (int e = 1; e < width; e++) best = extreme<largest>(best, up(pack.at[e]));
+    return best;
+}
+// Two at a time (PTX ISA, "max"): halves since sm_80.
+#define EXTREME_PAIRS(S, ptx)                                                                                   \
+    template <bool largest>                                                                                     \
+    DEVICE u32 extreme_pair(u32 x, u32 y, S) {                                                                  \
+        u32 z;                                                                                                  \
+        if (largest) asm("max.NaN." ptx " %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));                             \
+        else asm("min.NaN." ptx " %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));                                     \
+        return z;                                                                                               \
+    }                                                                                                           \
+    template <bool largest>                                                                                     \
+    DEVICE float extreme_of(const Pack<S, 8>& pack) {                                                           \
+        const u32* words = (const u32*)&pack;                                                                   \
+        u32 a = extreme_pair<largest>(words[0], words[1], S()), b = extreme_pair<largest>(words[2], words[3], S()); \
+        a = extreme_pair<largest>(a, b, S());                                                                   \
+        return extreme<largest>(up(S{(u16)a}), up(S{(u16)(a >> 16)}));                                          \
+    }
+EXTREME_PAIRS(bf16, "bf16x2")
+EXTREME_PAIRS(f16, "f16x2")
+#undef EXTREME_PAIRS
+// Bytes, widened to pairs of 16 bits, two at a time.
+template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, i8) { return largest ? __vmaxs2(x, y) : __vmins2(x, y); }
+template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, u8) { return largest ? __vmaxu2(x, y) : __vminu2(x, y); }
+DEVICE u32 low_bytes(u32 word, i8) { return __byte_perm(word, 0, 0x9180); }
+DEVICE u32 high_bytes(u32 word, i8) { return __byte_perm(word, 0, 0xb3a2); }
+DEVICE u32 low_bytes(u32 word, u8) { return __byte_perm(word, 0, 0x4140); }
+DEVICE u32 high_bytes(u32 word, u8) { return __byte_perm(word, 0, 0x4342); }
+template <bool largest, class S>
+DEVICE S extreme_bytes(const Pack<S, 16>& pack) {
+    const u32* words = (const u32*)&pack;
+    u32 best = extreme_shorts<largest>(low_bytes(words[0], S()), high_bytes(words[0], S()), S());
+#pragma unroll
+    for (int i = 1; i < 4; i++) {
+        best = extreme_shorts<largest>(best, low_bytes(words[i], S()), S());
+        best = extreme_shorts<largest>(best, high_bytes(words[i], S()), S());
+    }
+    return extreme<largest>((S)(u8)best, (S)(u8)(best >> 16));
+}
+template <bool largest> DEVICE i8 extreme_of(const Pack<i8, 16>& pack) { return extreme_bytes<largest>(pack); }
+template <bool largest> DEVICE u8 extreme_of(const Pack<u8, 16>& pack) { return extreme_bytes<largest>(pack); }
+
+// What a thread holds of an arg-reduction over groups of narrow elements: the group with the extreme; where in it, is asked once at the end.
+template <class T, bool largest, class S, int width>
+struct ArgHold {
+    ArgState<T, largest> state;
+    Pack<S, width> pack;
+    DEVICE void add(const Pack<S, width>& x, i64 at) {
+        T best = extreme_of<largest>(x);
+        bool takes = state.index < 0 || state.beats(best);
+        u32* held = (u32*)&pack;
+        const u32* words = (const u32*)&x;
+        state.value = takes ? best : state.value;
+        state.index = takes ? at : state.index;
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(pack) / 4; i++) held[i] = takes ? words[i] : held[i];
+    }
+    template <class State>
+    DEVICE void give(State& to) const {
+        if (state.index < 0) return;
+        int place = 0;
+#pragma unroll
+        for (int e = width - 1; e >= 0; e--) {
+            T x = up(pack.at[e]);
+            place = x == state.value || (x != x && state.value != state.value) ? e : place;
+        }
+        State own;
+        own.value = state.value;
+        own.index = state.index + place;
+        to.merge(own);
+    }
+};
+
+// ---- neighbours as they are stored: what no program changes ---------------------------------------------------------------
+
 template <class State, class S, int width>
 DEVICE void add_pack(State& state, const Pack<S, width>& pack, i64 at) {
     decltype(up(pack.at[0])) values[width];
 #pragma unroll
     for (int e = 0; e < width; e++) values[e] = up(pack.at[e]);
-    add_values(state, values, at);
+    add_values(state, values, at, 1);
 }
-
+template <class T, class S, int width>
+DEVICE void add_pack(AmaxState<T>& state, const Pack<S, width>& pack, i64) { state.value = most(state.value, (T)extreme_of<true>(pack)); }
+template <class T, class S, int width>
+DEVICE void add_pack(AminState<T>& state, const Pack<S, width>& pack, i64) { state.value = least(state.value, (T)extreme_of<false>(pack)); }
 // Bytes sum four at a time (PTX ISA, "dp4a").
 DEVICE i32 sum_bytes(u32 word, i32 sum, i8) { return __dp4a((i32)word, 0x01010101, sum); }
 DEVICE i32 sum_bytes(u32 word, i32 sum, u8) { return (i32)__dp4a(word, 0x01010101u, (u32)sum); }

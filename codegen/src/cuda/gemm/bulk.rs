@@ -89,6 +89,7 @@ pub(super) fn operands(
             dims: vec![inner, outer, repeats],
             strides: vec![bytes(lines), bytes(batch)],
             tile: tile.to_vec(),
+            follows: true,
         })
     };
     let a = map(&product.a, walks[0], &walked.row_strides[0], &walked.rows, &walked.batches.strides[0], heights[0]);
@@ -128,6 +129,7 @@ pub(super) fn map_of_results(y: &TensorRef, walked: &Walked) -> TensorMap {
         dims: vec![walked.columns.clone(), walked.rows.clone(), numel(&walked.batches.shape)],
         strides: vec![row.clone(), row * walked.rows.clone()],
         tile: vec![64, 16, 1],
+        follows: true,
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     let fastest = |rows: i64| {
         let sizes = [rows, columns, depth];
         let dense = [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64);
+        let dense = dense.map(|dense| if rows <= 128 { dense.widened() } else { dense });
         let dense = dense.map(|dense| (dense.clocks(sizes, batches), Engine::Dense(dense)));
         let stream = Stream::choose(walks, lanes, sizes, batches);
         let stream = stream.map(|stream| (stream.clocks(sizes, batches), Engine::Stream(stream)));

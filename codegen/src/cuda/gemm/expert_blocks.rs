@@ -76,7 +76,15 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Mai
     let grid = most_tiles(&product.count, experts, bm) * columns.ceil_div(bn) * product.when.clone();
     emitter.launch(
         kernel,
-        Code { headers: main.headers(), items, body: text, threads, shared_bytes, residents: main.residents(lanes), cluster: 0 },
+        Code {
+            headers: main.headers(),
+            items,
+            body: text,
+            threads,
+            shared_bytes,
+            residents: main.residents(lanes),
+            ..Code::default()
+        },
         flat(grid),
     );
     Ok(())

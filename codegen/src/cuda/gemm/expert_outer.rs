@@ -24,7 +24,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
     let main = MainLoop::choose(emitter.target, a.dtype, 1, rows.as_const(), columns.as_const());
     let (bm, bn) = main.tile();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &[(bm, Dim::from(1))], false)?;
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &[((bm, 0), Dim::from(1))], false)?;
     let (Some(order), Some(starts)) = (dispatched.order, dispatched.starts) else {
         return Err(Unsupported::new("rows that stay in place have no experts"));
     };
@@ -73,7 +73,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         threads: [main.threads(), 1],
         shared_bytes: main.shared_bytes(1),
         residents: main.residents(1),
-        cluster: 0,
+        ..Code::default()
     };
     let grid = rows.ceil_div(bm) * columns.ceil_div(bn) * Dim::from(experts);
     emitter.launch(kernel, code, flat(grid));

@@ -4,16 +4,19 @@ use super::{
     super::{ctype, emitter::Emitter, error::Emit, kernel::Kernel},
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
-    expert_blocks, expert_clusters,
+    expert_blocks, expert_clusters, expert_swapped,
     main_loop::MainLoop,
+    swapped::Swapped,
     wgmma::Wgmma,
 };
 use crate::TensorRef;
 use eglu_ir::{DType, Dim, Program};
 
 /// What multiplies.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Engine {
+    /// Hopper's main loop with its operands swapped.
+    Swapped(Swapped),
     /// Hopper's main loop, in clusters of two blocks.
     Clusters(Wgmma),
     /// A block to a tile, and why it is not the other.
@@ -21,11 +24,12 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// Rows of a tile of the dispatch.
-    pub fn rows(self) -> i64 {
+    /// The most rows of a tile of the dispatch, and the step in which tiles are made equal, or 0.
+    pub fn tile(self) -> (i64, i64) {
         match self {
-            Engine::Clusters(main) => main.tile().0,
-            Engine::Blocks(main, _) => main.tile().0,
+            Engine::Swapped(main) => main.tile(),
+            Engine::Clusters(main) => (main.tile().0, 0),
+            Engine::Blocks(main, _) => (main.tile().0, 0),
         }
     }
 }
@@ -73,6 +77,7 @@ impl ExpertProduct<'_> {
     /// Emits its kernel.
     pub fn emit(&self, emitter: &mut Emitter) -> Emit<()> {
         match self.engine {
+            Engine::Swapped(main) => expert_swapped::emit(emitter, self, main),
             Engine::Clusters(main) => expert_clusters::emit(emitter, self, main),
             Engine::Blocks(main, why) => expert_blocks::emit(emitter, self, main, why),
         }

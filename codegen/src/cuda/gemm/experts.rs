@@ -9,10 +9,11 @@ use super::{
     epilogue::with_biases,
     expert_product::{Engine, ExpertProduct, Rows, Target},
     main_loop::{MainLoop, RowCount},
+    swapped::{Swapped, Variant},
     wgmma::{Strides, Wgmma},
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{Dim, Program};
+use eglu_ir::{DType, Dim, Program};
 
 /// Rows in groups times their group's matrix.
 pub(in super::super) fn grouped_mm(emitter: &mut Emitter, step: &Step) -> Emit<()> {
@@ -20,7 +21,7 @@ pub(in super::super) fn grouped_mm(emitter: &mut Emitter, step: &Step) -> Emit<(
     let weight = TensorRef { layout: w.layout.permute(&[0, 2, 1]), ..w.clone() };
     let groups = experts_of(&weight)?;
     let rows = &x.layout.shape[0];
-    let cases = single(emitter, x, &weight, groups);
+    let cases = single(emitter, x, &weight, groups, step.outputs[0].dtype);
     let dispatched = dispatch::by_offsets(emitter, offsets, groups, rows, &heights(&cases))?;
     let program = Program::identity(x.dtype, step.outputs[0].dtype);
     for (engine, when) in cases {
@@ -50,7 +51,7 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
     let (x, w, bias, ids) = (tensor(step, 0)?, tensor(step, 1)?, optional(step, 2), tensor(step, 3)?);
     let experts = experts_of(w)?;
     let rows = &x.layout.shape[0];
-    let cases = single(emitter, x, w, experts);
+    let cases = single(emitter, x, w, experts, step.outputs[0].dtype);
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights(&cases), true)?;
     let plain = Program::identity(x.dtype, step.outputs[0].dtype);
     let program = with_biases(&plain, &[bias.map(|b| b.dtype)]);
@@ -77,21 +78,24 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
 }
 
 /// The engines of `x [S, K]` times one matrix `[N, K]` for each expert, each with when it runs.
-fn single(emitter: &Emitter, x: &TensorRef, weight: &TensorRef, experts: i64) -> Vec<(Engine, Dim)> {
-    let (rows, columns) = (&x.layout.shape[0], weight.layout.shape[1].as_const());
+fn single(emitter: &Emitter, x: &TensorRef, weight: &TensorRef, experts: i64, stored: DType) -> Vec<(Engine, Dim)> {
+    let [rows, depth] = [0, 1].map(|i| &x.layout.shape[i]);
+    let columns = weight.layout.shape[1].as_const();
     let strides = [Strides::of_rows(x), Strides::of_lane(weight)];
-    let choose = |case: RowCount| {
-        let engine = match Wgmma::choose(emitter.target, x.dtype, 1, [case.rows, columns], &strides) {
+    RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, rows, experts), |rows| {
+        let variant = Variant::of(rows);
+        if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides[0], depth, &[weight]) {
+            return Engine::Swapped(main);
+        }
+        match Wgmma::choose(emitter.target, x.dtype, 1, [rows, columns], &strides) {
             Ok(main) => Engine::Clusters(main),
-            Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, 1, case.rows, columns), why),
-        };
-        (engine, case.when)
-    };
-    RowCount::cases(x.dtype, rows, experts).into_iter().map(choose).collect()
+            Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, 1, rows, columns), why),
+        }
+    })
 }
 
 fn heights(cases: &[(Engine, Dim)]) -> Vec<dispatch::Height> {
-    cases.iter().map(|(engine, when)| (engine.rows(), when.clone())).collect()
+    cases.iter().map(|(engine, when)| (engine.tile(), when.clone())).collect()
 }
 
 pub(super) fn experts_of(weight: &TensorRef) -> Emit<i64> {

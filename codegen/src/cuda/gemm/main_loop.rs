@@ -8,6 +8,8 @@ use eglu_ir::{DType, Dim};
 
 /// Up to so many rows a matrix, the narrow tile runs where the number of rows is a symbol.
 const FEW_ROWS: i64 = 16;
+/// Up to so many rows a matrix, one block of Hopper's main loop takes them all.
+const BLOCK_ROWS: i64 = 160;
 
 /// A main loop and the tile that one block computes: BM rows by BN columns of each lane. A main loop for a newer architecture is a variant
 /// here and a device file with the same `LoaderA`, `LoaderB` and `Tile`.
@@ -32,14 +34,45 @@ impl RowCount {
     /// The cases of `rows` rows spread over `matrices` matrices: where `rows` is a symbol, few rows (whose products only stream the
     /// matrices) are told from many.
     pub fn cases(dtype: DType, rows: &Dim, matrices: i64) -> Vec<RowCount> {
+        RowCount::apart(&[FEW_ROWS], dtype, rows, matrices)
+    }
+
+    /// [`RowCount::cases`] for rows by expert: on Hopper those that one block takes at once are told from more.
+    pub fn by_expert(target: Target, dtype: DType, rows: &Dim, experts: i64) -> Vec<RowCount> {
+        RowCount::apart(if target.arch >= 90 { &[FEW_ROWS, BLOCK_ROWS] } else { &[FEW_ROWS] }, dtype, rows, experts)
+    }
+
+    fn apart(limits: &[i64], dtype: DType, rows: &Dim, matrices: i64) -> Vec<RowCount> {
+        let matrices = matrices.max(1);
         if let Some(rows) = rows.as_const() {
-            return vec![RowCount { rows: Some(rows.div_euclid(matrices.max(1))), when: Dim::from(1) }];
+            return vec![RowCount { rows: Some(rows.div_euclid(matrices)), when: Dim::from(1) }];
         }
         if !matches!(dtype, DType::Bf16 | DType::F16) {
             return vec![RowCount { rows: None, when: Dim::from(1) }];
         }
-        let many = Dim::min(&rows.floor_div(&Dim::from(FEW_ROWS * matrices.max(1) + 1)), &Dim::from(1));
-        vec![RowCount { rows: Some(FEW_ROWS), when: Dim::from(1) - many.clone() }, RowCount { rows: None, when: many }]
+        let above = |limit: i64| Dim::min(&rows.floor_div(&Dim::from(limit * matrices + 1)), &Dim::from(1));
+        let mut cases = vec![];
+        let mut left = Dim::from(1);
+        for &limit in limits {
+            let more = above(limit);
+            cases.push(RowCount { rows: Some(limit), when: left - more.clone() });
+            left = more;
+        }
+        cases.push(RowCount { rows: None, when: left });
+        cases
+    }
+
+    /// What `choose` makes of each case, with when it holds; neighbours that are alike become one.
+    pub fn chosen<T: PartialEq>(cases: Vec<RowCount>, choose: impl Fn(Option<i64>) -> T) -> Vec<(T, Dim)> {
+        let mut chosen: Vec<(T, Dim)> = vec![];
+        for RowCount { rows, when } in cases {
+            let choice = choose(rows);
+            match chosen.last_mut() {
+                Some((last, known)) if *last == choice => *known = known.clone() + when,
+                _ => chosen.push((choice, when)),
+            }
+        }
+        chosen
     }
 }
 

@@ -1,6 +1,7 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
 mod bulk;
+mod decode;
 mod dense;
 mod dispatch;
 mod engine;
@@ -9,6 +10,7 @@ mod expert_blocks;
 mod expert_clusters;
 mod expert_outer;
 mod expert_product;
+mod expert_swapped;
 mod experts;
 mod instruction;
 mod main_loop;
@@ -16,6 +18,7 @@ mod moe;
 mod operand;
 mod product;
 mod stream;
+mod swapped;
 mod wgmma;
 
 pub(super) use expert_outer::expert_outer;

@@ -5,13 +5,15 @@ use super::{
         ctype,
         emitter::{Emitter, elements, flat, optional, tensor},
         error::{Emit, Unsupported},
-        kernel::{Code, Kernel, divisible},
+        kernel::{Code, Header, Kernel, divisible},
     },
+    decode::{self, Decode},
     dispatch,
     epilogue::with_biases,
     expert_product::{Engine, ExpertProduct, Rows, Target},
     experts::experts_of,
     main_loop::{MainLoop, RowCount},
+    swapped::{Swapped, Variant},
     wgmma::{Strides, Wgmma},
 };
 use crate::{Step, TensorRef};
@@ -29,14 +31,21 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let rows = elements(ids);
     let inner = gate.layout.shape[1].clone();
     let outer = &down.layout.shape[1];
-    let cases: Vec<(Engine, Engine, Dim)> = RowCount::cases(x.dtype, &rows, experts)
-        .into_iter()
-        .map(|case| {
-            let (up, down) = engines(emitter, x, &lanes, down, case.rows);
-            (up, down, case.when)
-        })
-        .collect();
-    let heights: Vec<dispatch::Height> = cases.iter().map(|(up, _, when)| (up.rows(), when.clone())).collect();
+    if op.program.results.len() != 1 {
+        return Err(Unsupported::new("a gating program has one result"));
+    }
+    let mut cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+        engines(emitter, x, &lanes, down, rows)
+    });
+    let decode = decode(emitter, x, &lanes, down);
+    let few = few_tokens(&ids.layout.shape[0]);
+    let any_engine = cases[0].0;
+    if decode.is_some() {
+        // What is few tokens for it is few rows for each expert.
+        cases[0].1 = cases[0].1.clone() - few.clone();
+    }
+    cases.retain(|(_, when)| !when.is(0));
+    let heights: Vec<dispatch::Height> = cases.iter().map(|((up, _), when)| (up.tile(), when.clone())).collect();
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
 
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
@@ -44,13 +53,14 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
     let biases = &[optional(step, 2), optional(step, 4)][..lanes.len()];
     let mut gating = with_biases(&op.program, &biases.iter().map(|bias| bias.map(|b| b.dtype)).collect::<Vec<_>>());
-    let [(active, stored)] = gating.results[..] else { return Err(Unsupported::new("a gating program has one result")) };
-    // The down projection reads rows of x's dtype, whatever the gating stores.
-    let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
-    gating.results = [(active, x.dtype)].into_iter().collect();
+    if let [(active, stored)] = gating.results[..] {
+        // The down projection reads rows of x's dtype, whatever the gating stores.
+        let active = if stored == x.dtype { active } else { gating.push(InstrOp::Cast, [active], stored) };
+        gating.results = [(active, x.dtype)].into_iter().collect();
+    }
     let bias = optional(step, 6);
     let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
-    for (up_engine, down_engine, when) in cases {
+    let products = |up_engine, down_engine, when: Dim| {
         let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
@@ -67,7 +77,6 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             when: when.clone(),
             zero_dropped: false,
         };
-        gated.emit(emitter)?;
         let projected = ExpertProduct {
             name: "moe_down",
             dtype: x.dtype,
@@ -84,17 +93,50 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             when,
             zero_dropped: false,
         };
-        projected.emit(emitter)?;
+        [gated, projected]
+    };
+    if let Some([up_main, down_main]) = decode.filter(|_| !few.is(0)) {
+        let [gated, projected] = products(any_engine.0, any_engine.1, few);
+        decode::emit(emitter, &gated, ids, experts, up_main)?;
+        decode::emit(emitter, &projected, ids, experts, down_main)?;
+    }
+    for ((up, down), when) in cases {
+        for product in products(up, down, when) {
+            product.emit(emitter)?;
+        }
     }
     combine(emitter, step, op, ids, weights, outputs, experts)
+}
+
+/// How a few tokens stream the weights of both products, where they can.
+fn decode(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef) -> Option<[Decode; 2]> {
+    let inner = &lanes[0].layout.shape[1];
+    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
+    let choose = |rows: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
+        Decode::choose(emitter.target, x.dtype, rows, depth, weights).ok()
+    };
+    Some([choose(&Strides::of_rows(x), &x.layout.shape[1], lanes)?, choose(&activations, inner, &[down])?])
+}
+
+/// 1 where there are few enough tokens to stream the weights for each, else 0.
+fn few_tokens(tokens: &Dim) -> Dim {
+    Dim::from(1) - Dim::min(&tokens.floor_div(&Dim::from(decode::TOKENS + 1)), &Dim::from(1))
 }
 
 /// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
 fn engines(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
     let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
+    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
+    let swapped = |rows_of: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
+        Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows), rows_of, depth, weights)
+    };
+    let up = swapped(&Strides::of_rows(x), &x.layout.shape[1], lanes);
+    if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {
+        return (Engine::Swapped(up), Engine::Swapped(down));
+    }
     let up_strides: Vec<Strides<'_>> =
         [Strides::of_rows(x)].into_iter().chain(lanes.iter().map(|&lane| Strides::of_lane(lane))).collect();
-    let down_strides = [Strides { row: inner, k: &Dim::from(1), bases: vec![] }, Strides::of_lane(down)];
+    let down_strides = [activations, Strides::of_lane(down)];
     let choose = |lanes, columns: &Dim, strides: &[Strides<'_>]| {
         Wgmma::choose(emitter.target, x.dtype, lanes, [rows, columns.as_const()], strides)
     };
@@ -131,8 +173,12 @@ fn combine(
     let choices = kernel.dim(&ids.layout.shape[1]);
     let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
     let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
+    let overlaps = emitter.target.arch >= 90;
+    let wait: String = [&from, &id, &scale].map(|pointer| format!("read_from_here({pointer});\n")).concat();
+    let (headers, wait) =
+        if overlaps { (vec![Header::Hopper], format!("wait_for_kernel_before();\n{wait}")) } else { (vec![], String::new()) };
     let body = format!(
-        "const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
+        "{wait}const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
          {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
          if (expert < 0 || expert >= {experts}) continue;\nconst {ty} weight = ({ty})up({scale}[{scale_at}]);\n\
          const Pack<{stored}, {width}> row = *(const Pack<{stored}, {width}>*)({from} + (t * {choices} + j) * {n} + h);\n\
@@ -140,7 +186,7 @@ fn combine(
          Pack<{target}, {width}> result;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
          *(Pack<{target}, {width}>*)({to} + at) = result;\n"
     );
-    let code = Code { body, threads: [256, 1], ..Code::default() };
+    let code = Code { headers, body, threads: [256, 1], overlaps, ..Code::default() };
     emitter.launch(kernel, code, flat(total.ceil_div(256 * width)));
     Ok(())
 }

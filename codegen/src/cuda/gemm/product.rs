@@ -236,7 +236,7 @@ fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Wa
         threads: [main.threads(), 1],
         shared_bytes: main.shared_bytes(lanes),
         residents: main.residents(lanes),
-        cluster: 0,
+        ..Code::default()
     };
     emitter.launch(kernel, code, flat(grid));
     Ok(())

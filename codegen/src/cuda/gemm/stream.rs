@@ -31,6 +31,8 @@ pub(super) struct Stream {
     groups: i64,
     parts: i64,
     splits: i64,
+    /// Blocks that share a multiprocessor.
+    residents: i64,
     walk: Walk,
 }
 
@@ -40,11 +42,11 @@ impl Stream {
         if walks[0] != Walk::KMajor || lanes > 2 {
             return None;
         }
-        let rows = ceil_div(ceil_div(rows, ceil_div(rows, MOST_ROWS)), 8) * 8;
+        let height = ceil_div(ceil_div(rows, ceil_div(rows, MOST_ROWS)), 8) * 8;
         let sizes = [rows, columns, depth];
-        let all = [(1, 1), (1, 2), (2, 2)].into_iter().flat_map(|(groups, parts)| {
+        let all = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2), (2, 2, 1)].into_iter().flat_map(|(groups, parts, residents)| {
             let splits = [1, 2, 4, MOST_SPLITS].into_iter();
-            splits.map(move |splits| Stream { lanes, rows, groups, parts, splits, walk: walks[1] })
+            splits.map(move |splits| Stream { lanes, rows: height, groups, parts, splits, residents, walk: walks[1] })
         });
         let fits = |stream: &Stream| stream.parts % lanes as i64 == 0 && stream.steps(depth) >= 4.min(ceil_div(depth, DEPTH));
         all.filter(fits).min_by_key(|stream| stream.clocks(sizes, batches))
@@ -55,18 +57,21 @@ impl Stream {
         ceil_div(ceil_div(depth, DEPTH), self.splits)
     }
 
-    /// About how many clocks a product takes: the slower of multiplying, of reading operands from the cache (28 bytes a clock on each
-    /// multiprocessor) and of reading b from memory (2,400 bytes a clock), and what starting and adding up take.
+    /// About how many clocks a product takes, fitted to times on an H200: the slower of multiplying, of reading operands from the cache
+    /// and of reading b from memory, and what starting and adding up take. The cache brings a multiprocessor 36 bytes a clock with enough
+    /// stages under way, and memory 2,400 bytes a clock to all; sums travel through a cluster at 4 bytes a clock.
     pub fn clocks(self, [rows, columns, depth]: [i64; 3], batches: i64) -> i64 {
+        // All blocks, and those on the busiest multiprocessor.
         let blocks = ceil_div(rows, self.rows) * ceil_div(columns, self.width()) * batches * self.splits;
-        let (at_once, step) = (i64::from(self.residents()), self.stage_bytes() as i64 / 28);
-        let multiply = self.groups * self.parts * 64 * self.rows * DEPTH / 2048;
-        // Blocks on the busiest multiprocessor.
         let most = ceil_div(blocks, MULTIPROCESSORS);
-        let waves = most * self.steps(depth) * step.max(multiply);
+        let under_way = i64::from(self.stages() - 1) * i64::from(self.stage_bytes()) * most.min(self.residents);
+        let step = (i64::from(self.stage_bytes()) / 36).max(i64::from(self.stage_bytes()) * 2000 / under_way);
+        let multiply = self.groups * self.parts * 64 * self.rows * DEPTH / 2048;
+        let reads = most * self.steps(depth) * step.max(multiply);
         let memory = self.lanes as i64 * columns * depth * batches * 2 / 2400;
-        let latency = ceil_div(most, at_once) * 1500 + if self.splits > 1 { 1000 + self.rows * 16 } else { 0 };
-        waves.max(memory) + latency
+        let sums = self.rows * self.groups * self.parts * 64 * 4 * (self.splits - 1) / self.splits;
+        let adding = if self.splits > 1 { 1000 + most * (sums / 4 + 1000) } else { 0 };
+        reads.max(memory) + ceil_div(most, self.residents) * 1500 + adding
     }
 
     /// Columns of a tile, of each lane.
@@ -83,14 +88,9 @@ impl Stream {
         self.groups as u32 * 128 + 32
     }
 
-    /// Two small blocks share a multiprocessor.
-    fn residents(self) -> u32 {
-        if self.groups == 1 { 2 } else { 1 }
-    }
-
     /// As many stages as shared memory has room for, up to eight; each block also takes 1 KB itself, one to align and one for barriers.
     fn stages(self) -> u32 {
-        (((228 << 10) / self.residents() - 3072) / self.stage_bytes()).clamp(3, 8)
+        (((228 << 10) / self.residents as u32 - 3072) / self.stage_bytes()).clamp(3, 8)
     }
 
     fn label(self, dtype: DType) -> String {
@@ -100,7 +100,7 @@ impl Stream {
 
     /// Emits the kernel; it runs where `when` is 1.
     pub fn emit(self, emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Walked, when: Dim) -> Emit<()> {
-        let (dtype, Stream { rows, splits, groups, parts, lanes, walk }) = (product.a.dtype, self);
+        let (dtype, Stream { rows, splits, groups, parts, lanes, walk, .. }) = (product.a.dtype, self);
         let mut kernel = Kernel::new(format!("{}_{}", product.name, self.label(dtype)));
         let width = self.width();
         let of_group = width / groups;
@@ -150,8 +150,9 @@ impl Stream {
             body,
             threads: [self.threads(), 1],
             shared_bytes: 1024 + self.stages() * (self.stage_bytes() + 16),
-            residents: self.residents(),
+            residents: self.residents as u32,
             cluster: if splits == 1 { 0 } else { splits as u32 },
+            ..Code::default()
         };
         let tiles = walked.rows.ceil_div(rows) * walked.columns.ceil_div(width) * numel(&walked.batches.shape);
         emitter.launch(kernel, code, flat(tiles * Dim::from(splits) * when));
@@ -179,7 +180,7 @@ mod tests {
                     let own = ceil_div(stream.rows / 8, stream.splits);
                     let sums = stream.splits * own * stream.parts * stream.groups * 2048;
                     assert!(sums <= i64::from(stream.stages() * stream.stage_bytes()), "{stream:?}");
-                    let bytes = (1024 + stream.stages() * (stream.stage_bytes() + 16) + 1024) * stream.residents();
+                    let bytes = (1024 + stream.stages() * (stream.stage_bytes() + 16) + 1024) * stream.residents as u32;
                     assert!(bytes <= 228 << 10, "{stream:?} takes {bytes}");
                 }
             }

@@ -136,6 +136,7 @@ fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [&Dim
         dims: dims.to_vec(),
         strides: strides.iter().map(|&stride| stride.clone() * bytes.clone()).collect(),
         tile: vec![DEPTH, rows, 1],
+        follows: true,
     }
 }
 

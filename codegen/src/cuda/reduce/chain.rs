@@ -85,10 +85,39 @@ impl Stage {
     }
 }
 
+impl Stage {
+    /// The input whose elements reduction `i` sums, where they are integers narrower than 32 bits.
+    pub fn narrow(&self, i: usize) -> Option<usize> {
+        let narrow = self.element(i).is_some_and(|dtype| !dtype.is_float() && !dtype.is_complex() && dtype.size() <= 2);
+        self.stored(i).filter(|_| narrow && self.kinds[i] == ReduceKind::Sum && self.value(i) == DType::I64)
+    }
+
+    /// True for an arg-reduction of narrow elements as they are stored: a thread holds the group with the extreme.
+    fn holds(&self, i: usize) -> bool {
+        let arg = matches!(self.kinds[i], ReduceKind::Argmax | ReduceKind::Argmin);
+        arg && self.stored(i).is_some() && self.element(i).is_some_and(|dtype| dtype.size() <= 2)
+    }
+
+    /// The dtype that the elements of reduction `i` are stored in, where no program changes them.
+    fn element(&self, i: usize) -> Option<DType> {
+        match self.prologue.results[i].0 {
+            Ref::Param(param) => Some(self.prologue.params[param as usize]),
+            _ => None,
+        }
+    }
+}
+
 impl Chain {
     /// How often the inputs are walked: by each stage, and by the end.
     pub fn passes(&self) -> usize {
         self.stages.len() + usize::from(self.finish.is_some())
+    }
+
+    /// True if every result is a float of 16 bits or fewer.
+    fn is_narrow(&self) -> bool {
+        let stats = self.stages.iter().flat_map(|stage| stage.outputs.iter().flatten());
+        let narrow = |tensor: &TensorRef| tensor.dtype.is_float() && tensor.dtype.size() <= 2;
+        stats.chain(self.finish.iter().flat_map(|finish| &finish.outputs)).all(narrow)
     }
 
     fn args(&self, pass: usize) -> &[Source] {
@@ -131,7 +160,25 @@ impl Chain {
         if let Some(finish) = &self.finish {
             text += &program::function("finish", &finish.program, Results::Stored)?;
         }
+        // What is rounded to 16 bits or fewer in the end does not need the last bits of an exponential.
+        Ok(if self.is_narrow() { text.replace("exp_(", "quick_exp_(") } else { text })
+    }
+
+    /// Statements before the adds of stage `s` in groups of `width`: what a thread adds to.
+    pub fn begin(&self, s: usize, width: i64) -> Emit<String> {
+        let mut text = format!("State{s} state{s};\n");
+        let stage = &self.stages[s];
+        for (i, kind) in stage.kinds.iter().enumerate().filter(|&(i, _)| width > 1 && stage.holds(i)) {
+            let (value, stored) = (ctype::opmath(stage.value(i))?, stage.element(i).map_or(Ok("u8"), ctype::storage)?);
+            text += &format!("ArgHold<{value}, {}, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
+        }
         Ok(text)
+    }
+
+    /// Statements after those adds.
+    pub fn settle(&self, s: usize, width: i64) -> String {
+        let holds = (0..self.stages[s].kinds.len()).filter(|&i| width > 1 && self.stages[s].holds(i));
+        holds.map(|i| format!("hold{s}_{i}.give(state{s}.s{i});\n")).collect()
     }
 
     /// Where the results of stage `s` start among those of all stages.
@@ -181,9 +228,10 @@ impl Chain {
             declared += &format!("{} p{i}[{width}];\n", ctype::opmath(dtype)?);
             args.push(format!("p{i}[e]"));
             match stage.stored(i).and_then(pack) {
+                Some(pack) if width > 1 && stage.holds(i) => adds += &format!("hold{s}_{i}.add({pack}, r);\n"),
                 Some(pack) => adds += &format!("add_pack({state}.s{i}, {pack}, r);\n"),
                 None => {
-                    adds += &format!("add_values({state}.s{i}, p{i}, r);\n");
+                    adds += &format!("add_values({state}.s{i}, p{i}, r, 1);\n");
                     run = true;
                 }
             }

@@ -15,8 +15,8 @@ use eglu_ir::{Dim, types::numel};
 
 /// Groups of lines and threads that share a group, of one block.
 const THREADS: [i64; 2] = [32, 8];
-/// Elements of a line that a thread has under way at once.
-const IN_FLIGHT: i64 = 4;
+/// Bytes of a group of lines under way at once in a thread, and the most elements of a line.
+const UNDER_WAY: [i64; 2] = [64, 8];
 
 /// The text of the kernel's body.
 struct Text<'a> {
@@ -26,6 +26,8 @@ struct Text<'a> {
     pointers: &'a Pointers,
     /// Lines of a group.
     width: i64,
+    /// Elements of a line that a thread has under way at once.
+    deep: i64,
     length: String,
 }
 
@@ -37,11 +39,15 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let written = chain.inputs.len() + chain.lines.len();
     let moving = (0..chain.inputs.len()).filter(|&i| beside(i)).map(|i| chain.inputs[i].dtype.size());
     let width = widest(moving.chain(outputs.iter().map(|t| t.dtype.size())).collect::<Vec<_>>().into_iter());
+    // Few lines for each thread: every one has a state in registers.
+    let width = width.min(4);
+    let bytes = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).max().unwrap_or(1);
+    let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
     let blocks = groups.ceil_div(THREADS[0]);
     let splits = if chain.passes() == 1 {
-        splits(emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * IN_FLIGHT)))
+        splits(4 * emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
     } else {
         Dim::from(1)
     };
@@ -50,7 +56,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let pointers = walk.pointers(&mut kernel, chain)?;
     let length = kernel.dim(&length);
     let (inner_name, groups_name) = (kernel.dim(inner), kernel.dim(&groups));
-    let mut text = Text { chain, walk, kernel: &mut kernel, pointers: &pointers, width, length };
+    let mut text = Text { chain, walk, kernel: &mut kernel, pointers: &pointers, width, deep, length };
 
     let mut body = format!(
         "const i64 at_group = (i64)blockIdx.x * {} + threadIdx.x;\nconst bool valid = at_group < {groups_name};\n\
@@ -87,7 +93,9 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     }
     body += &text.end()?;
     let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
-    let code = Code { headers, items: chain.items()?, body, threads: THREADS.map(|n| n as u32), ..Code::default() };
+    let residents = if chain.passes() == 1 && chain.stages[0].kinds.len() * chain.inputs.len() <= 2 { 3 } else { 0 };
+    let threads = THREADS.map(|n| n as u32);
+    let code = Code { headers, items: chain.items()?, body, threads, residents, ..Code::default() };
     emitter.launch(kernel, code, [blocks, splits, Dim::from(1)]);
     Ok(())
 }
@@ -146,15 +154,16 @@ impl Text<'_> {
         }
     }
 
-    /// A loop over this thread's elements: loads of several, then `body` for each, which sees `r` and the elements `h…[k]`.
-    fn each(&mut self, pass: usize, body: &str) -> Emit<String> {
-        let width = self.width;
+    /// Loads of the elements `start`, `start + 8`, … of this pass into `h…[k]`, as many as are under way at once; those before `last` if
+    /// `partial`.
+    fn loads(&mut self, pass: usize, partial: bool) -> Emit<String> {
+        let (width, deep, [_, share]) = (self.width, self.deep, THREADS);
         let (split, names) = self.kernel.split("r", "j", &self.walk.reduced.shape);
         let (mut declared, mut loads) = (String::new(), String::new());
         for i in (0..self.chain.inputs.len()).filter(|&i| self.chain.reads(pass, i)) {
             let (ty, x) = (ctype::storage(self.chain.inputs[i].dtype)?, &self.pointers.inputs[i]);
             let offset = self.kernel.offset(&names, &self.walk.reduced.strides[i]);
-            declared += &format!("Pack<{ty}, {width}> h{i}[{IN_FLIGHT}];\n");
+            declared += &format!("Pack<{ty}, {width}> h{i}[{deep}];\n");
             let step = self.step(i);
             let single = format!(
                 "{{\n#pragma unroll\nfor (int e = 0; e < {width}; e++) if (e < columns) h{i}[k].at[e] = {x}[b{i} + {offset} + e * {step}];\n}}\n"
@@ -165,33 +174,50 @@ impl Text<'_> {
                 single
             };
         }
-        let [_, share] = THREADS;
-        let at = format!(
-            "#pragma unroll\nfor (int k = 0; k < {IN_FLIGHT}; k++) {{\nconst i64 r = start + k * {share};\nif (r < last) {{\n"
-        );
+        let only = if partial { "if (r < last) " } else { "" };
         Ok(format!(
-            "for (i64 start = first + threadIdx.y; start < last; start += {}) {{\n{declared}{at}{split}{loads}}}\n}}\n{at}{body}}}\n}}\n}}\n",
-            share * IN_FLIGHT
+            "{declared}#pragma unroll\nfor (int k = 0; k < {deep}; k++) {{\nconst i64 r = start + k * {share};\n{only}{{\n{split}{loads}}}\n}}\n"
         ))
     }
 
     /// Adds, and the merge of the threads that share lines: each ends with the merge of all.
     fn stage(&mut self, s: usize) -> Emit<String> {
         let (stage, width) = (&self.chain.stages[s], self.width);
+        let (deep, [across, share]) = (self.deep, THREADS);
         let element = |i: usize| format!("up(h{i}[k].at[e])");
         let mut args: Vec<String> = stage.args.iter().map(|&source| self.value(source, &element)).collect();
-        let (mut declared, mut adds) = (String::new(), String::new());
+        let (mut declared, mut several, mut single) = (String::new(), String::new(), String::new());
+        let mut runs = false;
         for (i, &(_, dtype)) in stage.prologue.results.iter().enumerate() {
-            declared += &format!("{} p{i};\n", ctype::opmath(dtype)?);
-            args.push(format!("p{i}"));
-            adds += &format!("state{s}[e].s{i}.add(p{i}, r);\n");
+            let ty = ctype::opmath(dtype)?;
+            declared += &format!("{ty} p{i}[{deep}];\n");
+            args.push(format!("p{i}[k]"));
+            single += &format!("state{s}[e].s{i}.add(p{i}[k], r);\n");
+            several += &match stage.narrow(i) {
+                // Sums of narrow integers start in 32 bits.
+                Some(input) => format!(
+                    "Pack<{}, {deep}> q{i};\n#pragma unroll\nfor (int k = 0; k < {deep}; k++) q{i}.at[k] = h{input}[k].at[e];\n\
+                     add_pack(state{s}[e].s{i}, q{i}, start);\n",
+                    ctype::storage(self.chain.inputs[input].dtype)?
+                ),
+                None => {
+                    runs = true;
+                    format!("add_values(state{s}[e].s{i}, p{i}, start, {share});\n")
+                }
+            };
         }
-        let body = format!(
-            "#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}prologue{s}({});\n{adds}}}\n",
-            args.join(", ")
+        let lines = format!("#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}");
+        let prologue = format!("prologue{s}({});\n", args.join(", "));
+        let all = if runs { format!("#pragma unroll\nfor (int k = 0; k < {deep}; k++) {prologue}") } else { String::new() };
+        let each = format!(
+            "i64 start = first + threadIdx.y;\nfor (; start + {} < last; start += {}) {{\n{}{lines}{all}{several}}}\n}}\n\
+             if (start < last) {{\n{}{lines}#pragma unroll\nfor (int k = 0; k < {deep}; k++) {{\nconst i64 r = start + k * {share};\n\
+             if (r < last) {{\n{prologue}{single}}}\n}}\n}}\n}}\n",
+            share * (deep - 1),
+            share * deep,
+            self.loads(s, false)?,
+            self.loads(s, true)?
         );
-        let each = self.each(s, &body)?;
-        let [across, share] = THREADS;
         Ok(format!(
             "State{s} state{s}[{width}];\nif (valid) {{\n{each}}}\n{{\n__shared__ alignas(16) char raw[{share}][{across} * sizeof(State{s})];\n\
              #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n__syncthreads();\n((State{s}*)raw[threadIdx.y])[threadIdx.x] = state{s}[e];\n\
@@ -268,9 +294,14 @@ impl Text<'_> {
                 single
             };
         }
-        let body =
-            format!("{split}{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) finish({});\n{stores}", args.join(", "));
-        let each = self.each(self.chain.stages.len(), &body)?;
-        Ok(format!("if (valid) {{\n{each}}}\n"))
+        let (deep, [_, share]) = (self.deep, THREADS);
+        Ok(format!(
+            "if (valid) for (i64 start = first + threadIdx.y; start < last; start += {}) {{\n{}\
+             #pragma unroll\nfor (int k = 0; k < {deep}; k++) {{\nconst i64 r = start + k * {share};\nif (r < last) {{\n\
+             {split}{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) finish({});\n{stores}}}\n}}\n}}\n",
+            share * deep,
+            self.loads(self.chain.stages.len(), true)?,
+            args.join(", ")
+        ))
     }
 }

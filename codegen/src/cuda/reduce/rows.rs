@@ -1,163 +1,23 @@
-//! Lines whose elements are neighbours: a few threads, a warp, a block, several blocks or a cluster for each, whichever the sizes of a run call
-//! for. Each form is a kernel of its own, and its grid is empty where another is the one to run.
+//! The text of kernels over lines whose elements are neighbours, in each of their forms.
 
 use super::{
-    super::{
-        ctype,
-        emitter::Emitter,
-        error::Emit,
-        kernel::{Code, Header, Kernel},
-    },
-    chain::Chain,
-    walk::{self, Pointers, Walk, at_most, more_than},
+    super::{ctype, error::Emit, kernel::Kernel},
+    forms::{CLUSTER, Form, Share, THREADS},
+    walk::Pointers,
 };
-use eglu_ir::{Dim, types::numel};
-
-const THREADS: i64 = 256;
-/// Groups of elements that a thread has under way at once.
-const IN_FLIGHT: i64 = 4;
-/// Groups that a thread of a cluster keeps of its line.
-const CLUSTER_KEPT: i64 = 16;
-const CLUSTER: i64 = 8;
-
-/// The threads that share a line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Share {
-    /// A power of two up to a warp, each with one group; `IN_FLIGHT` lines at once.
-    Lanes,
-    Warp,
-    /// A block, or several of them where `splits` allows.
-    Block,
-    Cluster,
-}
-
-/// One form of the kernel.
-struct Form<'a> {
-    chain: &'a Chain,
-    walk: &'a Walk,
-    share: Share,
-    /// Groups that a thread keeps of its line; 0 where the line is walked once.
-    kept: i64,
-}
-
-/// Emits the forms that some size calls for.
-pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
-    let (rows, length, width) = (numel(&walk.kept.shape), numel(&walk.reduced.shape), walk.width);
-    let one = Dim::from(1);
-    let multiprocessors = i64::from(emitter.target.multiprocessors());
-    let many = more_than(&rows, 2 * 8 * multiprocessors - 1);
-    let once = chain.passes() == 1;
-    let clusters = emitter.target.arch >= 90;
-    let short = at_most(&length, 32 * width);
-    let longer = one.clone() - short.clone();
-    let warp_kept = 8;
-    let block_kept = 8;
-    let (to_warp, to_block) = match once {
-        true => (at_most(&length, 1024 * width) * many, one.clone()),
-        false => (
-            at_most(&length, 32 * warp_kept * width),
-            if clusters { at_most(&length, THREADS * block_kept * width) } else { one.clone() },
-        ),
-    };
-    let in_warp = longer.clone() * to_warp.clone();
-    let in_block = longer.clone() * (one.clone() - to_warp.clone()) * to_block.clone();
-    let in_cluster = longer * (one.clone() - to_warp) * (one - to_block);
-    // Of a known length, no more than it has.
-    let kept = |threads: i64, most: i64| match (once, length.as_const()) {
-        (true, _) => 0,
-        (false, Some(n)) => (n + threads * width - 1).div_euclid(threads * width).clamp(1, most),
-        (false, None) => most,
-    };
-    let residents = Dim::from(8 * multiprocessors);
-    for (share, kept, when) in [
-        (Share::Lanes, 1, short),
-        (Share::Warp, kept(32, warp_kept), in_warp),
-        (Share::Block, kept(THREADS, block_kept), in_block),
-        (Share::Cluster, kept(THREADS * CLUSTER, CLUSTER_KEPT), in_cluster),
-    ] {
-        if when.is(0) {
-            continue;
-        }
-        let form = Form { chain, walk, share, kept };
-        let grid = match share {
-            Share::Lanes => {
-                let lanes = Dim::min(&length.ceil_div(width), &Dim::from(32)) * Dim::from(2) + Dim::from(1);
-                Dim::min(&(rows.clone() * lanes).ceil_div(THREADS * IN_FLIGHT), &residents)
-            }
-            Share::Warp => Dim::min(&rows.ceil_div(THREADS / 32), &residents),
-            Share::Block => rows.clone(),
-            Share::Cluster => rows.clone() * Dim::from(CLUSTER),
-        };
-        let splits = match share {
-            Share::Block if once => {
-                let most = length.floor_div(&Dim::from(width * THREADS * IN_FLIGHT));
-                walk::splits(emitter.target.multiprocessors(), &rows, &most)
-            }
-            _ => Dim::from(1),
-        };
-        form.emit(emitter, &rows, &length, grid * when, splits)?;
-    }
-    Ok(())
-}
-
-impl Form<'_> {
-    fn emit(&self, emitter: &mut Emitter, rows: &Dim, length: &Dim, grid: Dim, splits: Dim) -> Emit<()> {
-        let (chain, walk) = (self.chain, self.walk);
-        let mut kernel = Kernel::new(chain.name.clone());
-        let pointers = walk.pointers(&mut kernel, chain)?;
-        let (rows_name, length_name) = (kernel.dim(rows), kernel.dim(length));
-        let mut text = Text { form: self, kernel: &mut kernel, pointers: &pointers, length: &length_name };
-        let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
-        let body = match self.share {
-            Share::Lanes => text.lanes(&rows_name)?,
-            Share::Warp => {
-                let (bases, line) = (text.bases()?, text.line("32")?);
-                format!(
-                    "const int lane = threadIdx.x % 32;\nfor (i64 row = (i64)blockIdx.x * 8 + threadIdx.x / 32; row < {rows_name}; \
-                     row += (i64)gridDim.x * 8) {{\n{bases}{line}}}\n"
-                )
-            }
-            Share::Block if splits.is(1) => {
-                format!("const i64 row = blockIdx.x;\nconst int lane = threadIdx.x;\n{}{}", text.bases()?, text.line("256")?)
-            }
-            Share::Block => {
-                let bytes = rows.clone() * splits.clone() * more_than(&splits, 1);
-                let partial = emitter.scratch("partial", bytes * Dim::from(chain.state_bytes()));
-                let (partials, counter) = (text.kernel.scratch("State0", partial), text.kernel.counters());
-                text.split(&partials, &counter)?
-            }
-            Share::Cluster => {
-                headers.push(Header::Cluster);
-                format!(
-                    "const i64 row = blockIdx.x / {CLUSTER};\nconst int lane = blockIdx.x % {CLUSTER} * 256 + threadIdx.x;\n{}{}\
-                     cluster_barrier();\n",
-                    text.bases()?,
-                    text.line(&format!("{}", CLUSTER * THREADS))?
-                )
-            }
-        };
-        let cluster = if self.share == Share::Cluster { CLUSTER as u32 } else { 0 };
-        let code = Code { headers, items: chain.items()?, body, threads: [THREADS as u32, 1], cluster, ..Code::default() };
-        emitter.launch(kernel, code, [grid, splits, Dim::from(1)]);
-        Ok(())
-    }
-}
+use eglu_ir::types::numel;
 
 /// The text of one kernel's body.
-struct Text<'a> {
-    form: &'a Form<'a>,
-    kernel: &'a mut Kernel,
-    pointers: &'a Pointers,
-    length: &'a str,
+pub(super) struct Text<'a> {
+    pub form: &'a Form<'a>,
+    pub kernel: &'a mut Kernel,
+    pub pointers: &'a Pointers,
+    pub length: &'a str,
 }
 
 impl Text<'_> {
-    fn walk(&self) -> &Walk {
-        self.form.walk
-    }
-
     /// Statements that say where line `row` starts in each operand, what its captures are, and how it divides into groups.
-    fn bases(&mut self) -> Emit<String> {
+    pub fn bases(&mut self) -> Emit<String> {
         let (walk, width) = (self.form.walk, self.form.walk.width);
         let (mut text, names) = self.kernel.split("row", "i", &walk.kept.shape);
         for (i, strides) in walk.kept.strides.iter().enumerate() {
@@ -254,8 +114,8 @@ impl Text<'_> {
     }
 
     /// The elements before the first whole group and after the last: nothing where there are none.
-    fn edges(&mut self, pass: usize, threads: &str, when: &str) -> Emit<String> {
-        if self.walk().ragged.is_none() {
+    fn edges(&mut self, pass: usize, when: &str) -> Emit<String> {
+        if self.form.walk.ragged.is_none() {
             return Ok(String::new());
         }
         let (chain, walk) = (self.form.chain, self.form.walk);
@@ -279,7 +139,7 @@ impl Text<'_> {
         } else {
             return Ok(String::new());
         };
-        let length = self.length;
+        let (length, threads) = (self.length, self.form.share.threads());
         let e = if adds.contains("[e]") { "const int e = 0;\n" } else { "" };
         let adds = adds.replace("for (int e = 0; e < 1; e++) ", "").replace("#pragma unroll\n", "");
         Ok(format!(
@@ -288,94 +148,112 @@ impl Text<'_> {
         ))
     }
 
-    /// A line of several passes, or one pass over all of it: `lane` of `threads` threads.
-    fn line(&mut self, threads: &str) -> Emit<String> {
-        let chain = self.form.chain;
-        if self.form.kept == 0 {
-            let once = self.once("0", "packs", threads, "")?;
+    /// A line in one pass, or in several that keep what they read.
+    pub fn line(&mut self) -> Emit<String> {
+        let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
+        if chain.passes() == 1 {
+            let once = self.once("0", "packs", "")?;
             return Ok(once + &self.merged(0)? + &self.results(0, "lane == 0")?);
         }
-        let (keep, rest) = (self.keep(threads)?, self.rest(threads));
-        let mut text = keep;
-        let walk = self.form.walk;
+        let Form { groups, shared, .. } = *self.form;
+        let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > threads * groups * walk.width);
+        let at = if shared > 0 { format!("[k * {} + threadIdx.x]", self.form.share.block()) } else { "[k]".into() };
+        let unroll = if shared > 0 { "#pragma unroll 2" } else { "#pragma unroll" };
+        let each = format!(
+            "{unroll}\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {threads} >= packs) break;\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n"
+        );
+        let mut text = self.keep(&at, &each)?;
         for pass in 0..chain.passes() {
-            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("h{i}[k]"));
-            let (inside, beyond, edges) =
-                (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, threads, "")?);
-            if pass < chain.stages.len() {
-                text += &format!("State{pass} state{pass};\n");
+            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("h{i}{at}"));
+            let (inside, beyond, edges) = (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, "")?);
+            let reduces = pass < chain.stages.len();
+            if reduces {
+                text += &chain.begin(pass, walk.width)?;
             }
-            text += &format!(
-                "#pragma unroll\nfor (int k = 0; k < {}; k++) {{\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n{inside}}}\n}}\n",
-                self.form.kept
-            );
+            if shared == 0 {
+                text += &self.reread(pass, groups);
+            }
+            text += &format!("{each}{inside}}}\n}}\n");
             if rest {
-                text +=
-                    &format!("for (i64 q = lane + {} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n", self.form.kept);
+                text += &format!("for (i64 q = lane + {groups} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n");
+            }
+            if reduces {
+                text += &chain.settle(pass, walk.width);
             }
             text += &edges;
-            if pass < chain.stages.len() {
+            if reduces {
                 text += &(self.merged(pass)? + &self.results(pass, "lane == 0")?);
             }
         }
         Ok(text)
     }
 
-    /// True if a line may be longer than what is kept of it.
-    fn rest(&self, threads: &str) -> bool {
-        let (kept, width) = (self.form.kept, self.walk().width);
-        let most = threads.parse::<i64>().map(|threads| threads * kept * width);
-        numel(&self.walk().reduced.shape).as_const().zip(most.ok()).is_none_or(|(length, most)| length > most)
+    /// Arrays of the groups that a thread has at once, and the loads of one: `at` is its place in them.
+    fn groups(&mut self, count: i64, at: &str, which: &dyn Fn(usize) -> bool) -> Emit<[String; 2]> {
+        let (chain, walk) = (self.form.chain, self.form.walk);
+        let (mut loads, names) = self.position();
+        let mut declared = String::new();
+        for i in (0..chain.inputs.len()).filter(|&i| walk.moves(i) && which(i)) {
+            declared += &format!("Pack<{}, {}> h{i}[{count}];\n", ctype::storage(chain.inputs[i].dtype)?, walk.width);
+            loads += &self.load(i, &names, &format!("h{i}[{at}]"), false)?;
+        }
+        Ok([declared, loads])
+    }
+
+    /// Before a later pass over what is kept.
+    fn reread(&self, pass: usize, count: i64) -> String {
+        let (chain, walk) = (self.form.chain, self.form.walk);
+        let kept = (0..chain.inputs.len()).filter(|&i| pass > 0 && chain.keeps(i) && walk.moves(i));
+        kept.map(|i| format!("#pragma unroll\nfor (int k = 0; k < {count}; k++) reread(h{i}[k]);\n")).collect()
     }
 
     /// Loads what is kept of the line.
-    fn keep(&mut self, threads: &str) -> Emit<String> {
-        let (chain, walk) = (self.form.chain, self.form.walk);
-        let (position, names) = self.position();
-        let (mut declared, mut loads) = (String::new(), String::new());
-        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i)) {
-            let ty = ctype::storage(chain.inputs[i].dtype)?;
-            if walk.moves(i) {
-                declared += &format!("Pack<{ty}, {}> h{i}[{}];\n", walk.width, self.form.kept);
-                loads += &self.load(i, &names, &format!("h{i}[k]"), false)?;
-            }
+    fn keep(&mut self, at: &str, each: &str) -> Emit<String> {
+        let (chain, walk, Form { groups, shared, share, .. }) = (self.form.chain, self.form.walk, self.form);
+        if *shared == 0 {
+            let [declared, loads] = self.groups(*groups, "k", &|i| chain.keeps(i))?;
+            return Ok(format!("{declared}{each}{loads}}}\n}}\n"));
         }
-        Ok(format!(
-            "{declared}#pragma unroll\nfor (int k = 0; k < {}; k++) {{\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n{position}{loads}}}\n}}\n",
-            self.form.kept
-        ))
+        let (mut loads, names) = self.position();
+        let (mut declared, mut place) = (String::from("alignas(16) extern __shared__ char kept[];\n"), 0);
+        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i)) {
+            let (ty, width) = (ctype::storage(chain.inputs[i].dtype)?, walk.width);
+            declared += &format!("Pack<{ty}, {width}>* const h{i} = (Pack<{ty}, {width}>*)(kept + {place});\n");
+            place += groups * share.block() * chain.inputs[i].dtype.size() as i64 * width;
+            let offset = self.kernel.offset(&names, &walk.reduced.strides[i]);
+            loads += &if walk.loose.contains(&i) {
+                self.load(i, &names, &format!("h{i}{at}"), false)?
+            } else {
+                format!("keep_pack<{ty}, {width}>(h{i}{at}, {} + b{i} + {offset});\n", self.pointers.inputs[i])
+            };
+        }
+        Ok(format!("{declared}{each}{loads}}}\n}}\nkept_all();\n"))
     }
 
-    /// Adds the groups `first..last` to `state0`, several loads under way at once, and the edges `when` ("… && ") holds.
-    fn once(&mut self, first: &str, last: &str, threads: &str, when: &str) -> Emit<String> {
-        let (chain, walk) = (self.form.chain, self.form.walk);
-        let (position, names) = self.position();
-        let (mut declared, mut loads) = (String::new(), String::new());
-        for i in 0..chain.inputs.len() {
-            if walk.moves(i) {
-                let ty = ctype::storage(chain.inputs[i].dtype)?;
-                declared += &format!("Pack<{ty}, {}> h{i}[{IN_FLIGHT}];\n", walk.width);
-                loads += &self.load(i, &names, &format!("h{i}[k]"), false)?;
-            }
-        }
+    /// Adds the groups `first..last` to `state0`, several loads under way at once, and the edges where `when` ("… && ") holds.
+    fn once(&mut self, first: &str, last: &str, when: &str) -> Emit<String> {
+        let (chain, walk, groups, threads) = (self.form.chain, self.form.walk, self.form.groups, self.form.share.threads());
+        let [declared, loads] = self.groups(groups, "k", &|_| true)?;
         let adds = self.group(0, &|i| walk.moves(i).then(|| format!("h{i}[k]")))?;
-        let each = format!("#pragma unroll\nfor (int k = 0; k < {IN_FLIGHT}; k++) {{\nconst i64 q = start + k * {threads};\n");
+        let each = format!("#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = start + k * {threads};\n");
         Ok(format!(
-            "State0 state0;\ni64 start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {IN_FLIGHT} * {threads}) {{\n\
-             {declared}{each}{position}{loads}}}\n{each}{adds}}}\n}}\n\
-             {declared}{each}if (q < {last}) {{\n{position}{loads}}}\n}}\n{each}if (q < {last}) {{\n{adds}}}\n}}\n{}",
-            IN_FLIGHT - 1,
-            self.edges(0, threads, when)?
+            "{}i64 start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {groups} * {threads}) {{\n\
+             {declared}{each}{loads}}}\n{each}{adds}}}\n}}\n\
+             {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\n{each}if (q < {last}) {{\n{adds}}}\n}}\n}}\n{}{}",
+            chain.begin(0, walk.width)?,
+            groups - 1,
+            chain.settle(0, walk.width),
+            self.edges(0, when)?
         ))
     }
 
     /// Merges the states of a pass over the threads of the line.
     fn merged(&self, pass: usize) -> Emit<String> {
         Ok(match self.form.share {
-            Share::Lanes => format!("lanes_merge(state{pass}, lanes);\n"),
-            Share::Warp => format!("warp_merge(state{pass});\n"),
-            Share::Block => format!("merge_block<{THREADS}>(state{pass});\n"),
-            Share::Cluster => format!("merge_cluster<{THREADS}, {CLUSTER}, {pass}>(state{pass});\n"),
+            Share::Lanes(lanes) => format!("merge_lanes<{lanes}>(state{pass});\n"),
+            Share::Warp => format!("merge_lanes<32>(state{pass});\n"),
+            Share::Block(threads) => format!("merge_block<{threads}>(state{pass});\n"),
+            Share::Cluster => format!("merge_cluster<{}, {}, {pass}>(state{pass});\n", CLUSTER[1], CLUSTER[0]),
         })
     }
 
@@ -395,63 +273,47 @@ impl Text<'_> {
         Ok(text)
     }
 
-    /// Lines of few elements: a power of two of threads for each, and several lines at once.
-    fn lanes(&mut self, rows: &str) -> Emit<String> {
-        let (chain, walk) = (self.form.chain, self.form.walk);
-        let (width, length) = (walk.width, self.length.to_string());
-        let lanes = match numel(&walk.reduced.shape).as_const() {
-            // The edges of a ragged line are elements by themselves.
-            Some(n) if walk.ragged.is_some() => format!("constexpr int lanes = {};\n", lanes_of(n.min((n / width).max(8)))),
-            Some(n) => format!("constexpr int lanes = {};\n", lanes_of(n / width)),
-            None => {
-                let wanted = if walk.ragged.is_some() {
-                    format!("({length} / {width} > 8 ? {length} / {width} : 8)")
-                } else {
-                    format!("{length} / {width}")
-                };
-                format!("int lanes = 1;\nwhile (lanes < 32 && lanes < {wanted} && lanes < {length}) lanes *= 2;\n")
-            }
-        };
+    /// Short lines: few threads for each, and several lines at once.
+    pub fn lanes(&mut self, rows: &str, lanes: i64) -> Emit<String> {
+        let (chain, walk, Form { groups, lines, .. }) = (self.form.chain, self.form.walk, self.form);
         let bases = self.bases()?;
-        let (position, names) = self.position();
-        let (mut declared, mut loads) = (String::new(), String::new());
-        for i in (0..chain.inputs.len()).filter(|&i| walk.moves(i)) {
-            let ty = ctype::storage(chain.inputs[i].dtype)?;
-            declared += &format!("Pack<{ty}, {width}> h{i}[{IN_FLIGHT}];\n");
-            loads += &self.load(i, &names, &format!("h{i}[k]"), false)?;
-        }
+        let at = format!("u * {groups} + k");
+        let [declared, loads] = self.groups(groups * lines, &at, &|_| true)?;
+        let across = THREADS / lanes;
         let start = format!(
-            "#pragma unroll\nfor (int k = 0; k < {IN_FLIGHT}; k++) {{\nconst i64 at_row = first + threadIdx.x / lanes + k * groups;\n\
-             const bool valid = at_row < {rows};\nconst i64 row = valid ? at_row : 0;\n{bases}const i64 q = lane;\n"
+            "#pragma unroll\nfor (int u = 0; u < {lines}; u++) {{\nconst i64 at_row = (i64)blockIdx.x * {} + u * {across} + threadIdx.x / {lanes};\n\
+             const bool valid = at_row < {rows};\nconst i64 row = valid ? at_row : 0;\n{bases}",
+            across * lines
+        );
+        let each = format!(
+            "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {lanes} >= packs) break;\nconst i64 q = lane + k * {lanes};\n\
+             if (valid && q < packs) {{\n"
         );
         let mut passes = String::new();
         for pass in 0..chain.passes() {
-            let body = self.group(pass, &|i| walk.moves(i).then(|| format!("h{i}[k]")))?;
-            let edges = self.edges(pass, "lanes", "")?;
+            let body = self.group(pass, &|i| walk.moves(i).then(|| format!("h{i}[{at}]")))?;
+            let edges = self.edges(pass, "valid && ")?;
             let reduces = pass < chain.stages.len();
             if reduces {
-                passes += &format!("State{pass} state{pass};\n");
+                passes += &chain.begin(pass, walk.width)?;
             }
-            passes += &format!("if (valid && q < packs) {{\n{body}}}\n");
-            if !edges.is_empty() {
-                passes += &format!("if (valid) {{\n{edges}}}\n");
+            passes += &format!("{each}{body}}}\n}}\n");
+            if reduces {
+                passes += &chain.settle(pass, walk.width);
             }
+            passes += &edges;
             if reduces {
                 passes += &(self.merged(pass)? + &self.results(pass, "valid && lane == 0")?);
             }
         }
-        Ok(format!(
-            "{lanes}const int lane = threadIdx.x % lanes;\nconst i64 groups = (i64)gridDim.x * ({THREADS} / lanes);\n\
-             for (i64 first = (i64)blockIdx.x * ({THREADS} / lanes); first < {rows}; first += groups * {IN_FLIGHT}) {{\n\
-             {declared}{start}if (valid && q < packs) {{\n{position}{loads}}}\n}}\n{start}{passes}}}\n}}\n"
-        ))
+        Ok(format!("const int lane = threadIdx.x % {lanes};\n{declared}{start}{each}{loads}}}\n}}\n}}\n{start}{passes}}}\n"))
     }
 
     /// A part of a line for each block along y; the block that comes last merges the parts.
-    fn split(&mut self, partials: &str, counter: &str) -> Emit<String> {
+    pub fn split(&mut self, partials: &str, counter: &str) -> Emit<String> {
         let bases = self.bases()?;
         // The first block takes the edges.
-        let once = self.once("first", "last", "256", "blockIdx.y == 0 && ")?;
+        let once = self.once("first", "last", "blockIdx.y == 0 && ")?;
         Ok(format!(
             "const i64 row = blockIdx.x;\nconst int lane = threadIdx.x;\n{bases}\
              const i64 first = packs * blockIdx.y / gridDim.y, last = packs * (blockIdx.y + 1) / gridDim.y;\n{once}\
@@ -462,9 +324,4 @@ impl Text<'_> {
             self.results(0, "lane == 0")?
         ))
     }
-}
-
-/// The least power of two of at least `n` threads, up to a warp.
-fn lanes_of(n: i64) -> i64 {
-    (n.clamp(1, 32) as u64).next_power_of_two() as i64
 }

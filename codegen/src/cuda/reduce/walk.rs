@@ -48,9 +48,9 @@ pub(super) fn more_than(dim: &Dim, n: i64) -> Dim {
     Dim::min(&dim.floor_div(&Dim::from(n + 1)), &Dim::from(1))
 }
 
-/// How many blocks share a line (or a group of lines), so that some eight of them come to each multiprocessor; `most` is what its length allows.
-pub(super) fn splits(multiprocessors: u32, lines: &Dim, most: &Dim) -> Dim {
-    let wanted = Dim::from(8 * i64::from(multiprocessors)).floor_div(&Dim::max(lines, &Dim::from(1)));
+/// How many blocks share a line (or a group of lines), so that there are some `blocks`; `most` is what its length allows.
+pub(super) fn splits(blocks: u32, lines: &Dim, most: &Dim) -> Dim {
+    let wanted = Dim::from(i64::from(blocks)).floor_div(&Dim::max(lines, &Dim::from(1)));
     Dim::max(&Dim::min(&wanted, most), &Dim::from(1))
 }
 
@@ -125,6 +125,12 @@ impl Walk {
             loose: Vec::new(),
             stores_groups: false,
         }
+    }
+
+    /// True if neighbours in memory belong to neighbouring lines, not to one.
+    pub fn goes_across(&self, chain: &Chain) -> bool {
+        let next = |strides: &[Vec<Dim>]| (0..chain.inputs.len()).any(|i| strides[i].last().is_some_and(|step| step.is(1)));
+        !next(&self.reduced.strides) && next(&self.kept.strides) && !self.reduced.shape.is_empty()
     }
 
     /// True if an input's elements move in groups; else one element repeats along each group.

@@ -1,0 +1,132 @@
+//! A product by expert in Hopper's main loop with its operands swapped.
+
+use super::{
+    super::{
+        Memory, ctype,
+        emitter::{Emitter, flat},
+        error::Emit,
+        kernel::{Kernel, byte_offset, divisible},
+        program::{self, Results},
+    },
+    expert_product::{ExpertProduct, Rows, Target},
+    swapped::{Persistent, Swapped},
+    wgmma::resident_grid,
+};
+use crate::TensorRef;
+use eglu_ir::Dim;
+
+/// Emits the kernel: a block, or a cluster of two that take half of its rows each, to a tile of the dispatch and some columns.
+pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swapped) -> Emit<()> {
+    let dtype = product.dtype;
+    let ty = ctype::storage(dtype)?;
+    let mut kernel = Kernel::new(format!("{}_{}", product.name, main.label(dtype)));
+    let tile_count = kernel.scratch("const i32", product.dispatched.tile_count);
+    let tiles = kernel.scratch("const RowTile", product.dispatched.tiles);
+    let order = product.dispatched.order.map(|order| kernel.scratch("const i32", order));
+    let (n, k) = (kernel.dim(product.columns()), kernel.dim(&product.depth));
+    let (columns, blocks) = (main.columns(), main.variant.blocks);
+    let setup = format!(
+        "read_from_here({tile_count});\nread_from_here({tiles});\nconst u32 tiles_n = (u32)(({n} + {columns} - 1) / {columns});\n\
+         const auto list = work_list(blockIdx.x / {blocks}, gridDim.x / {blocks}, (i64)*{tile_count} * tiles_n, [&](i64 t) {{\n\
+         return work_of_tile<Shape>({tiles}, t, tiles_n, rank);\n}});\n"
+    );
+    let weights: Vec<&TensorRef> = product.weights.iter().collect();
+    let maps: Vec<String> = main.maps(&weights, &product.depth).into_iter().map(|map| kernel.tensor_map(map)).collect();
+    let mut feed = main.load_weights(&maps);
+    let gathered = match (&product.rows, &order) {
+        (Rows::Gathered(x, divisor), Some(order)) => {
+            let (pointer, stride) = (kernel.read(x)?, kernel.dim(&x.layout.strides[0]));
+            feed += &format!(
+                "const auto rows_of = [&](const SwappedWork& work) {{\n\
+                 return GatheredRows<{ty}>{{{pointer}, {stride}, work.rows, {order} + work.start, {divisor}}};\n}};\n\
+                 feed_gathered(ring, list, {k}, rows_of, load_weights);\n"
+            );
+            true
+        }
+        (rows, _) => {
+            let (from, row) = match rows {
+                Rows::Gathered(x, _) | Rows::Tensor(x) => {
+                    ((Memory::Buffer(x.buffer), byte_offset(x)), x.layout.strides[0].clone())
+                }
+                Rows::Scratch(s) => ((Memory::Scratch(*s), Dim::from(0)), product.depth.clone()),
+            };
+            let map = main.map_of_rows(from, dtype, &row, [product.count.clone(), product.depth.clone()]);
+            feed += &format!(
+                "const auto load_rows = [&](u32 to, u32 full, int k, int row) {{ load_tile(to, {}, full, k, row, 0); }};\n\
+                 feed(ring, list, {k}, load_rows, load_weights);\n",
+                kernel.tensor_map(map)
+            );
+            false
+        }
+    };
+    let Store { prepare, before, after } = store(&mut kernel, product, order.as_deref())?;
+    let consume = format!(
+        "{before}SwappedTile<Shape, {gathered}>::Sums sums;\ntile.multiply(sums, work.expert < 0 ? 0 : {k}, work.rows);\n{after}"
+    );
+    let items = program::function("epilogue", product.program, Results::Stored)?;
+    let code = Persistent { setup, feed, gathered, prepare, consume }.code(main, dtype, &items)?;
+    emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
+    Ok(())
+}
+
+/// Statements of the consumers around the products.
+struct Store {
+    /// Before any work.
+    prepare: String,
+    /// Before the products of some work.
+    before: String,
+    /// After them: they store `sums`.
+    after: String,
+}
+
+fn store(kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) -> Emit<Store> {
+    let columns = kernel.dim(product.columns());
+    let lanes = product.weights.len();
+    // What a lane holds of its columns: one element of each bias.
+    let (mut fields, mut reads) = (String::new(), String::new());
+    for (i, bias) in product.biases.iter().enumerate() {
+        let pointer = kernel.read(bias)?;
+        let at = kernel.offset(&["work.expert".into(), "column".into()], &bias.layout.strides);
+        fields += &format!("{} bias{i};\n", ctype::opmath(bias.dtype)?);
+        reads += &format!("held.bias{i} = up({pointer}[{at}]);\n");
+    }
+    let stored = product.program.results[0].1;
+    let ty = ctype::storage(stored)?;
+    let (mut params, mut args) = (String::new(), vec![]);
+    for (lane, &dtype) in product.program.params.iter().take(lanes).enumerate() {
+        params += &format!(", float a{lane}");
+        args.push(format!("({})a{lane}", ctype::opmath(dtype)?));
+    }
+    args.extend((0..product.biases.len()).map(|i| format!("held.bias{i}")));
+    args.push("result".into());
+    let zero = if product.zero_dropped { format!("if (work.expert < 0) return {ty}{{0}};\n") } else { String::new() };
+    let pointer = match product.target {
+        Target::Tensor(y) => kernel.write(y)?,
+        Target::Scratch(s) => kernel.scratch(ty, s),
+    };
+    let place = match order {
+        Some(order) if product.unordered => format!("__ldg({order} + (work.start + m))"),
+        _ => "work.start + m".into(),
+    };
+    let at = format!("{pointer} + (i64)place * {columns} + column");
+    let put = if divisible(product.columns(), 8) {
+        format!("if (column < {columns}) *(Pack<u32, 4>*)({at}) = x;\n")
+    } else {
+        format!(
+            "{ty}* const to = {at};\n#pragma unroll\nfor (int e = 0; e < 8; e++)\n\
+             if (column + e < {columns}) to[e] = {ty}{{(u16)(x.at[e / 2] >> e % 2 * 16)}};\n"
+        )
+    };
+    let before = format!(
+        "const auto held_for = [&](int n) {{\nHeld held{{}};\n[[maybe_unused]] const int column = work.n0 + n;\n\
+         if (work.expert >= 0 && column < {columns}) {{\n{reads}}}\nreturn held;\n}};\n\
+         const auto kept = tile.keep(work.rows, held_for, [&](int m) {{ return {place}; }});\n"
+    );
+    let after = format!(
+        "const auto finish = [&](const Held& held{params}) {{\n{zero}{ty} result;\nepilogue({});\nreturn result;\n}};\n\
+         tile.store(sums, work.rows, kept, finish, [&](int place, int n, const Pack<u32, 4>& x) {{\n\
+         const int column = work.n0 + n;\n{put}}});\n",
+        args.join(", ")
+    );
+    Ok(Store { prepare: format!("struct Held {{\n{fields}}};\n"), before, after })
+}
