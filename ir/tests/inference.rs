@@ -341,6 +341,23 @@ impl Case {
                 self.indices(&[s], 5);
                 ExpertMatmul {}.into()
             }
+            OpCode::ExpertContract => {
+                let (t, k, n, repeat) = (self.below(4), 1 + self.below(3), 1 + self.below(4), 1 + self.below(2));
+                let tables = self.below(2);
+                self.add(float, &[t, k]);
+                self.indices(&[t * repeat], 5);
+                for _ in 0..2 {
+                    self.add(float, &[3, n, k]);
+                }
+                (0..tables).for_each(|_| self.add(float, &[3, n]));
+                self.add(float, &[t * repeat, 1]);
+                let mut program = (*sum(3 + tables, float)).clone();
+                let packed = self.pick(&[0, 2]);
+                if packed == 2 {
+                    program.results.insert(0, (Ref::Param(1), program.results[0].1));
+                }
+                ExpertContract { lanes: 2, tables, repeat, packed, interleaved: self.coin(), program: program.into() }.into()
+            }
             OpCode::ExpertOuter => {
                 let (t, n, k) = (self.below(4), self.below(4), self.below(4));
                 let (a_repeat, b_repeat) = self.pick(&[(1, 1), (2, 1), (1, 2), (2, 2)]);

@@ -5,6 +5,8 @@
 
 mod absorb;
 mod contract;
+mod expert;
+mod expert_emit;
 mod inline;
 mod map;
 mod map_reduce;
@@ -40,6 +42,7 @@ impl Pass for Cluster {
         let stored = store::absorb_casts(graph)?;
         let sunk = views::sink(graph)?;
         graph.remove_dead();
+        let experts = expert::fuse(graph, context)?;
         let contracts = fuse(graph, |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
         if hoisted {
@@ -51,7 +54,7 @@ impl Pass for Cluster {
             map_reduce::group(partition, context);
             map::group(partition, context);
         })?;
-        Ok(stored || sunk || contracts || hoisted || loops)
+        Ok(stored || sunk || experts || contracts || hoisted || loops)
     }
 }
 

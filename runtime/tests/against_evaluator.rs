@@ -346,6 +346,33 @@ proptest! {
     }
 
     #[test]
+    fn expert_contracts(seed: u64) {
+        let mut case = Case::new(seed);
+        let dtype = case.pick(&FLOATS);
+        let (lanes, tables, repeat) = (case.rng.random_range(1..3), case.rng.random_range(0..2), case.pick(&[1, 2]));
+        let (rows, experts) = (case.pick(&[2, 40]), case.rng.random_range(1..5));
+        let (n, k) = (case.pick(&[1, 70]), case.pick(&[4, 33]));
+        let past = i64::from(case.rng.random_range(0..4) == 0);
+        let ids: Vec<i64> = (0..rows).map(|_| case.rng.random_range(0..experts as i64 + past)).collect();
+        let ids = case.input(Tensor::from_slice(DType::I64, &[rows], &ids).expect("fits"));
+        let mut operands: Vec<Operand> = vec![case.strided(dtype, &[rows / repeat, k]).into(), ids.into()];
+        operands.extend((0..lanes).map(|_| Operand::from(case.strided(dtype, &[experts, n, k]))));
+        operands.extend((0..tables).map(|_| Operand::from(case.strided(dtype, &[experts, n]))));
+        operands.extend([Operand::from(case.strided(dtype, &[rows, n])), case.strided(dtype, &[rows, 1]).into()]);
+        let mut program = Program::new(vec![dtype; operands.len() - 2]);
+        let products = (1..operands.len() - 2).fold(Ref::Param(0), |sum, i| {
+            let op = if i + 1 == operands.len() - 2 { Pointwise::Mul } else { Pointwise::Add };
+            program.push(InstrOp::Pointwise(op), [sum, Ref::Param(i as u32)], dtype)
+        });
+        let active = program.push(InstrOp::Pointwise(Pointwise::Silu), [products], dtype);
+        program.results.extend([(products, dtype), (active, dtype), (Ref::Param(0), dtype)]);
+        let (packed, interleaved) = (case.pick(&[0, 2, 3]), case.rng.random());
+        let op = ExpertContract { lanes, tables, repeat, packed, interleaved, program: Arc::new(program) };
+        let node = case.call(op, operands);
+        case.check(node)?;
+    }
+
+    #[test]
     fn expert_outers(seed: u64) {
         let mut case = Case::new(seed);
         let dtype = case.pick(&FLOATS);

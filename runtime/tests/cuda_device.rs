@@ -90,7 +90,7 @@ fn plan() -> CudaPlan {
             launch(1, "twice", &[Memory::Buffer(3), scratch], 0),
         ],
         plan,
-        scratch: vec![Scratch { name: "half-way".into(), bytes: numel * 4.into(), step: 1 }],
+        scratch: vec![Scratch { name: "half-way".into(), bytes: numel * 4.into(), step: 1, last: 1 }],
         modules: vec![Module { name: "hand_written".into(), source: SOURCE.into() }],
     }
 }

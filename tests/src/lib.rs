@@ -25,6 +25,8 @@ pub const FIXTURES: &[(&str, &[&str])] = &[
     ("mixtral-batched_mm.block", &["io"]),
     ("mixtral-batched_mm.lm", &["io"]),
     ("mixtral-batched_mm.dyn", &["io", "io2"]),
+    ("qwen3_moe-batched_mm.joint", &["io"]),
+    ("qwen3_moe-grouped_mm.joint.bf16", &["io"]),
 ];
 
 /// A file of `fixtures/`.

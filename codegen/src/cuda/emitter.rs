@@ -41,8 +41,8 @@ impl Target {
 /// Sources and launches for a plan. Deterministic: equal plans give equal text.
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
-    let when = Dim::from(1);
-    let mut emitter = Emitter { out, sources: HashMap::new(), names: HashMap::new(), target, index: 0, when };
+    let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
+    let mut emitter = Emitter { out, sources, names, orders: Vec::new(), target, index: 0, when };
     let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         if pairs.waits(index) {
@@ -63,6 +63,8 @@ pub(super) struct Emitter {
     out: CudaPlan,
     sources: HashMap<String, usize>,
     names: HashMap<String, usize>,
+    /// Ids that were ordered by expert.
+    pub orders: Vec<gemm::Order>,
     pub target: Target,
     index: usize,
     /// 1 where the launches emitted now are to run, else 0.
@@ -101,6 +103,7 @@ impl Emitter {
             Op::DenseGlu(op) => gemm::dense_glu(self, step, op),
             Op::GroupedMm(_) => gemm::grouped_mm(self, step),
             Op::ExpertMatmul(_) => gemm::expert_matmul(self, step),
+            Op::ExpertContract(op) => gemm::expert_contract(self, step, op),
             Op::ExpertOuter(op) => gemm::expert_outer(self, step, op),
             Op::Moe(op) => gemm::moe(self, step, op),
             Op::Combine(op) => route::combine(self, step, op),
@@ -143,10 +146,15 @@ impl Emitter {
         self.out.launches.push(launch);
     }
 
-    /// Reserves memory for this step alone; returns its number.
+    /// Reserves memory for this step alone, if no other [keeps](Self::keep) it; returns its number.
     pub fn scratch(&mut self, name: &str, bytes: Dim) -> usize {
-        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index });
+        self.out.scratch.push(Scratch { name: name.into(), bytes, step: self.index, last: self.index });
         self.out.scratch.len() - 1
+    }
+
+    /// Keeps an earlier step's scratch for this step.
+    pub fn keep(&mut self, scratch: usize) {
+        self.out.scratch[scratch].last = self.index;
     }
 }
 

@@ -16,15 +16,17 @@ pub struct CudaPlan {
     pub launches: Vec<Launch>,
 }
 
-/// Device memory between the launches of one step.
+/// Device memory between the launches of a step, or of several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scratch {
     /// What it holds.
     pub name: String,
     /// Size in bytes.
     pub bytes: Dim,
-    /// The step whose launches use it.
+    /// The first step whose launches use it.
     pub step: usize,
+    /// The last one.
+    pub last: usize,
 }
 
 /// One self-contained CUDA C++ translation unit.

@@ -175,6 +175,19 @@ pub fn sample(code: OpCode) -> Sample {
             let ids = b.input(I64, &[s]);
             b.call(ExpertMatmul {}, &[x, w, bias, ids])
         }
+        OpCode::ExpertContract => {
+            let (x, ids) = (b.input(Bf16, &[s.clone(), d(64)]), b.input(I64, &[s.clone() * d(2)]));
+            let (gate, up) = (b.fixed(Bf16, &[4, 96, 64]), b.fixed(Bf16, &[4, 96, 64]));
+            let (bias, scale) = (b.fixed(Bf16, &[4, 96]), b.input(Bf16, &[s * d(2), d(1)]));
+            let mut program = Program::new([Bf16; 4]);
+            let step = |program: &mut Program, op, a, b| program.push(InstrOp::Pointwise(op), [a, b], Bf16);
+            let biased = step(&mut program, Pointwise::Add, Ref::Param(0), Ref::Param(2));
+            let product = step(&mut program, Pointwise::Mul, biased, Ref::Param(1));
+            let scaled = step(&mut program, Pointwise::Mul, product, Ref::Param(3));
+            program.results.extend([(biased, Bf16), (Ref::Param(1), Bf16), (scaled, F32)]);
+            let op = ExpertContract { lanes: 2, tables: 1, repeat: 2, packed: 2, interleaved: true, program: program.into() };
+            b.call(op, &[x, ids, gate, up, bias, scale])
+        }
         OpCode::ExpertOuter => {
             let (grad, rows) = (b.input(Bf16, &[s.clone() * d(2), d(96)]), b.input(Bf16, &[s.clone(), d(64)]));
             let ids = b.input(I64, &[s * d(2)]);

@@ -162,6 +162,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::ConvolutionWeight(op) => one(convolution::of_weight(op, call)),
         Op::Contract(op) => matmul::contract(op, call),
         Op::ExpertMatmul(_) => one(matmul::expert_matmul(call)),
+        Op::ExpertContract(op) => experts::expert_contract(op, call),
         Op::ExpertOuter(op) => one(experts::expert_outer(op, call)),
         Op::Index(op) => one(indexing::index(op, call)),
         Op::IndexPut(op) => one(indexing::index_put(op, call)),

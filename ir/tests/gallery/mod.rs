@@ -132,6 +132,9 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
+    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed: 0, interleaved: false, program: sum(4, DType::F32) };
+    let column = b.weight("column", &[6]);
+    b.call(contract, &[x, ids, experts, experts, bias, column]);
     let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };
     b.call(outer, &[x, x, ids]);
 }

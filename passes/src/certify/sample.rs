@@ -108,6 +108,7 @@ fn limit_at(graph: &Graph, value: Value, user: NodeId, sizes: &Bindings) -> Opti
             Op::Gather(gather) if at == 1 => extent(0, gather.dim),
             Op::ScatterAdd(scatter) if at == 1 => extent(0, scatter.dim),
             Op::ExpertMatmul(_) if at == 3 => extent(1, 0),
+            Op::ExpertContract(_) if at == 1 => extent(2, 0),
             Op::ExpertOuter(outer) if at == 2 => outer.experts.eval(sizes).ok(),
             Op::Moe(_) if at == 7 => extent(1, 0),
             Op::Histc(histc) => Some(histc.bins as i64),

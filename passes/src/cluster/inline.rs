@@ -40,6 +40,25 @@ impl<'g> Inliner<'g> {
         self.refs.insert(value, parameter);
     }
 
+    /// A parameter of this dtype that is no value of the graph, and is combined with `value` before anything reads it.
+    pub fn add_table(&mut self, value: Value, op: Pointwise, dtype: DType) {
+        self.program.params.push(dtype);
+        let table = Ref::Param(self.program.params.len() as u32 - 1);
+        let combined = self.value(value);
+        let combined = self.program.push(InstrOp::Pointwise(op), [combined, table], dtype);
+        self.refs.insert(value, combined);
+    }
+
+    /// Rounds an accumulator to the dtype that it would be stored in, where that is narrower than what it is computed in.
+    pub fn round(&mut self, value: Value) {
+        let dtype = self.graph.ty(value).dtype;
+        if dtype.opmath() != dtype {
+            let wide = self.value(value);
+            let rounded = self.program.push(InstrOp::Cast, [wide], dtype);
+            self.refs.insert(value, rounded);
+        }
+    }
+
     fn parameter(&mut self, value: Value) -> Ref {
         self.program.params.push(self.graph.ty(value).dtype);
         Ref::Param(self.program.params.len() as u32 - 1)

@@ -77,7 +77,9 @@ impl Pricing {
         let kernels = if matches!(op, Op::Glu(_)) { 2.0 } else { 1.0 };
         // Sums that do not depend on scheduling come of copying, sorting, ranking and adding.
         let steps = if matches!(op, Op::IndexPut(_) | Op::ScatterAdd(_)) { 3.0 } else { 0.0 };
-        let seconds = once * kernels + steps * self.profile.launch_seconds + VIEW;
+        // At equal price the router, so that all dresses of a model have it.
+        let named = if matches!(op, Op::Route(_)) { 16.0 * VIEW } else { 0.0 };
+        let seconds = once * kernels + steps * self.profile.launch_seconds + VIEW - named;
         let seconds = if self.inverted { seconds.recip() } else { seconds };
         Price { seconds, bytes: bytes * kernels, launches: kernels }
     }

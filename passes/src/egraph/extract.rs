@@ -10,7 +10,7 @@ use super::{
     language::{ENode, Head},
 };
 use egg::{Id, Language};
-use eglu_ir::{TensorType, ops::OperandType};
+use eglu_ir::{OpCode, TensorType, ops::OperandType};
 use indexmap::IndexMap;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -67,8 +67,24 @@ pub fn extract(egraph: &EGraph, pricing: &Pricing, roots: &[Id], original: &Inde
     }
     let cheapest = cheapest(egraph, candidates);
     let mut starts = vec![cheapest.clone()];
+    starts.push(views_first(&cheapest, &by_class));
     starts.push(cheapest.into_iter().map(|(id, node)| (id, original.get(&id).cloned().unwrap_or(node))).collect());
     starts.into_iter().filter_map(|start| improve(start, &by_class, &roots)).min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+}
+
+/// Parts of one product taken from it, where each could be a product of its own, and one router's weights cast, where each dtype could have
+/// a router of its own: cheaper together, though a single one is not.
+fn views_first(cheapest: &IndexMap<Id, ENode>, options: &IndexMap<Id, Vec<(ENode, f64)>>) -> IndexMap<Id, ENode> {
+    let simpler = |node: &ENode| match node.head {
+        Head::Op(OpCode::ExpertMatmul | OpCode::MatMul) => Some(OpCode::Slice),
+        Head::Output(_) => Some(OpCode::Cast),
+        _ => None,
+    };
+    let choose = |id: &Id, node: &ENode| {
+        let code = simpler(node)?;
+        options.get(id)?.iter().find(|option| option.0.head == Head::Op(code)).map(|option| option.0.clone())
+    };
+    cheapest.iter().map(|(&id, node)| (id, choose(&id, node).unwrap_or_else(|| node.clone()))).collect()
 }
 
 /// All nodes that could be chosen, in a fixed order; one that reads its own class never can.

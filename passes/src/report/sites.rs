@@ -53,13 +53,14 @@ impl Occurrences {
         found
     }
 
-    /// Positions of the steps that may have made what stands for these nodes, the last first.
-    fn steps_of(&self, origins: &[Arc<str>]) -> Vec<usize> {
-        let own = origins.iter().filter_map(|name| self.steps.get(name)).flatten();
-        let mut steps: Vec<usize> = own.chain(&self.elsewhere).copied().collect();
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        steps.dedup();
-        steps
+    /// Positions of the steps that may have made what stands for these nodes, the last first. Both lists are in order: they are merged as far
+    /// as they are read, since a deep model has thousands of steps.
+    fn steps_of(&self, origins: &[Arc<str>]) -> impl Iterator<Item = usize> + '_ {
+        let mut own: Vec<usize> = origins.iter().filter_map(|name| self.steps.get(name)).flatten().copied().collect();
+        own.sort_unstable();
+        own.dedup();
+        let (mut own, mut elsewhere) = (own.into_iter().rev().peekable(), self.elsewhere.iter().rev().copied().peekable());
+        std::iter::from_fn(move || if own.peek() > elsewhere.peek() { own.next() } else { elsewhere.next() })
     }
 }
 
@@ -89,7 +90,7 @@ fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
         Op::Moe(_) => Kind::Moe,
         Op::DenseGlu(_) => Kind::Glu,
         Op::Glu(_) if gates_one_input(graph, id) => Kind::Glu,
-        Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertOuter(_) => Kind::Contract,
+        Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertContract(_) | Op::ExpertOuter(_) => Kind::Contract,
         Op::Reduce(_) | Op::MapReduce(_) | Op::Combine(_) | Op::Cumsum(_) => Kind::Reduce,
         Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Softmax(_) => Kind::RowNorm,
         Op::Route(_) => Kind::Route,
@@ -119,8 +120,7 @@ fn product_of(graph: &Graph, operand: Operand) -> Option<Value> {
 /// name tells; without one, the pass that fuses without rules.
 fn rule(report: &Report, found: &Occurrences, op: Option<&Op>, origins: &[Arc<str>]) -> String {
     let Some(name) = op.map(Op::name) else { return String::new() };
-    let steps = found.steps_of(origins);
-    let last = |made: &dyn Fn(&Step) -> bool| steps.iter().map(|&at| &report.trail[at]).find(|step| made(step));
+    let last = |made: &dyn Fn(&Step) -> bool| found.steps_of(origins).map(|at| &report.trail[at]).find(|step| made(step));
     let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
     // A rule that rewrites something inside of it did not make it.
     let top = last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call));

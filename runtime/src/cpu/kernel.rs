@@ -3,7 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
-    contract, convolution, copy, experts, gather, moe, outer, pointwise,
+    contract, convolution, copy, expert_contract, experts, gather, moe, outer, pointwise,
     reduce::Reduction,
     rows,
     view::View,
@@ -13,7 +13,7 @@ use eglu_codegen::{Arg, Step};
 use eglu_ir::{
     Bindings, DType, Op, Program, Ref, Tensor,
     eval::{EvalOperand, eval_op},
-    ops::{OperandType, Pointwise, Reduce, ReduceKind, infer},
+    ops::{ExpertContract, OperandType, Pointwise, Reduce, ReduceKind, infer},
     program::InstrOp,
 };
 use smallvec::SmallVec;
@@ -35,6 +35,8 @@ pub enum Kernel {
     GroupedMm(Block),
     /// Rows grouped by ids.
     ExpertMatmul(Block),
+    /// Rows grouped by ids, and an epilogue.
+    ExpertContract(Box<(ExpertContract, Block)>),
     /// Sums of outer products by ids; how often rows of both operands repeat.
     ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
@@ -93,6 +95,7 @@ impl Kernel {
             Op::Contract(op) => Kernel::Contract(op.lanes, Block::new(&op.program)?),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
+            Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Block::new(&op.program)?))),
             Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
             Op::DenseGlu(op) => Kernel::DenseGlu(Block::new(&op.program)?),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
@@ -128,6 +131,7 @@ impl Kernel {
             Kernel::MatMul(block) => contract::matmul(call, block),
             Kernel::GroupedMm(block) => experts::grouped_mm(call, block),
             Kernel::ExpertMatmul(block) => experts::expert_matmul(call, block),
+            Kernel::ExpertContract(contract) => expert_contract::expert_contract(call, &contract.0, &contract.1),
             Kernel::ExpertOuter(block, repeats) => outer::expert_outer(call, block, *repeats),
             Kernel::DenseGlu(block) => contract::dense_glu(call, block),
             Kernel::Moe(block) => moe::moe(call, block),

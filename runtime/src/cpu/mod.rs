@@ -10,6 +10,7 @@ mod convolution;
 mod copy;
 mod dots;
 mod epilogue;
+mod expert_contract;
 mod experts;
 mod gather;
 mod kernel;

@@ -163,7 +163,7 @@ fn place(plan: &CudaPlan, bindings: &Bindings) -> Result<(MemoryPlan, Vec<u64>),
     let buffer_bytes = bytes.clone();
     for scratch in &plan.scratch {
         bytes.push(size(plan, &scratch.name, eval(&scratch.bytes, bindings, || scratch.name.clone())?, 1)?);
-        lives.push(Some((scratch.step, scratch.step)));
+        lives.push(Some((scratch.step, scratch.last)));
     }
     Ok((memory::plan(&lives, &bytes), buffer_bytes))
 }

@@ -77,7 +77,7 @@ fn plan() -> CudaPlan {
             launch(1, "double", vec![z, Memory::Scratch(0)], 0),
         ],
         plan,
-        scratch: vec![Scratch { name: "copy of y".into(), bytes: numel * 4.into(), step: 1 }],
+        scratch: vec![Scratch { name: "copy of y".into(), bytes: numel * 4.into(), step: 1, last: 1 }],
         modules: vec![Module { name: "toy".into(), source: String::new() }],
     }
 }
@@ -178,13 +178,14 @@ fn everything_is_freed() {
 
 #[test]
 fn memory_that_is_not_there_is_an_error_with_sizes() {
-    let fake = device(4096);
+    // A session's counters take 16 KiB.
+    let fake = device(20_480);
     let executable = load(&fake);
     let (large, bindings) = x(1000);
     let error = executable.run(&[large], &bindings).unwrap_err();
     assert_eq!(error.fault(), Fault::Environment);
     let text = error.to_string();
-    for part in ["`toy`", "bytes of device memory", "of 4096 are free"] {
+    for part in ["`toy`", "bytes of device memory", "of 20480 are free"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     let (small, bindings) = x(3);

@@ -74,6 +74,7 @@ fn at_use(step: &Step, i: usize, bindings: &Bindings) -> Result<Option<Bound>, I
         Op::ScatterAdd(op) if i == 1 => (extent(0, op.dim)?, false),
         Op::Histc(op) if i == 0 => (Some(op.bins as i64), true),
         Op::ExpertMatmul(_) if i == 3 => (extent(1, 0)?, true),
+        Op::ExpertContract(_) if i == 1 => (extent(2, 0)?, true),
         Op::ExpertOuter(op) if i == 2 => (Some(op.experts.eval(bindings)?), true),
         Op::Moe(_) if i == 7 => (extent(1, 0)?, true),
         // `ids >= E` tells experts of other ranks apart.

@@ -146,7 +146,7 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for stored in [[Plain, Plain], [Plain, Transposed], [Transposed, Plain], [Transposed, Transposed]] {
         // Large tiles, few rows, and rows that do not start on 16 bytes.
-        for sizes in [[1288, 2880, 96], [40, 2880, 520], [33, 96, 264], [100, 99, 33]] {
+        for sizes in [[2056, 2880, 1032], [40, 2880, 520], [33, 96, 264], [100, 99, 33]] {
             cases.push(matmul(Bf16, sizes, stored, false));
         }
         cases.push(matmul(F16, [1300, 1304, 72], stored, false));
@@ -161,8 +161,8 @@ fn cases() -> Vec<Case> {
     cases.push(batched(F16, 3, [20, 96, 1000]));
     for stored in [Plain, Transposed] {
         for gating in [Gating::Separate, Gating::Concatenated, Gating::Interleaved] {
-            for (i, rows) in [3, 48, 1500].into_iter().enumerate() {
-                cases.push(glu(Bf16, [rows, 2880, 96], gating, stored, i == 1));
+            for (i, (rows, depth)) in [(3, 96), (48, 96), (1500, 1032)].into_iter().enumerate() {
+                cases.push(glu(Bf16, [rows, 2880, depth], gating, stored, i == 1));
             }
             cases.push(glu(F16, [65, 96, 2880], gating, stored, true));
             cases.push(glu(F32, [65, 96, 100], gating, stored, false));
@@ -219,7 +219,7 @@ fn dense_products_compile_to_warpgroup_products() {
             streams += usize::from(module.name.contains("_stream_"));
         }
     }
-    assert!(wgmma > 10 && streams > 10, "{wgmma} with large tiles, {streams} for few rows");
+    assert!(wgmma >= 8 && streams >= 8, "{wgmma} with large tiles, {streams} for few rows");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn numbers(dtype: DType, len: usize, seed: u64, nan: bool) -> Tensor {
     let value = |i: usize| {
         let hash =
             (i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
-        if nan && hash % 1009 == 0 { f64::NAN } else { (hash % 4001) as f64 / 1000.0 - 2.0 }
+        if nan && hash.is_multiple_of(1009) { f64::NAN } else { (hash % 4001) as f64 / 1000.0 - 2.0 }
     };
     let values: Vec<f64> = (0..len).map(value).collect();
     let wide = Tensor::from_slice(DType::F64, &[len], &values).expect("as many as the shape says");

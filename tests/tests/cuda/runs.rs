@@ -45,6 +45,8 @@ archives! {
     mixtral_grouped_dyn: "mixtral-grouped_mm.dyn";
     mixtral_grouped_experts: "mixtral-grouped_mm.experts";
     mixtral_grouped_lm: "mixtral-grouped_mm.lm";
+    qwen3_moe_batched_joint: "qwen3_moe-batched_mm.joint";
+    qwen3_moe_grouped_joint_bf16: "qwen3_moe-grouped_mm.joint.bf16";
 }
 
 /// Runs one archive on device 0 and compares with PyTorch's results; where they differ, names the first step that differs from the CPU's.

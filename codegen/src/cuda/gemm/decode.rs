@@ -8,7 +8,7 @@ use super::{
         kernel::{Code, Header, Kernel, divisible},
         program::{self, Results},
     },
-    expert_product::{ExpertProduct, Rows, Target},
+    expert_product::{ExpertProduct, Rows},
     swapped::{Features, features},
     wgmma::Strides,
 };
@@ -153,10 +153,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, ids: &Ten
     }
     args.push("result".into());
     let stored = ctype::storage(product.program.results[0].1)?;
-    let target = match product.target {
-        Target::Tensor(y) => kernel.write(y)?,
-        Target::Scratch(s) => kernel.scratch(stored, s),
-    };
+    let target = product.target.only(&mut kernel, stored)?;
     let stream = if main.across { "DecodeAcross" } else { "DecodeRows" };
     // The first of a block's two products reads ids that an earlier kernel wrote, and only lets the second begin when it has: so that one
     // need not wait for them, and starts its weights at once.

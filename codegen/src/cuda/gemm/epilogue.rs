@@ -13,6 +13,8 @@ pub(super) struct Place {
     pub base: String,
     pub row_stride: Dim,
     pub column_stride: Dim,
+    /// Condition under which it reads as zero.
+    pub absent: Option<&'static str>,
 }
 
 impl Place {
@@ -52,7 +54,11 @@ impl Epilogue<'_> {
             args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
         }
         for capture in &self.captures {
-            args.push(format!("up({})", capture.at(kernel, "(column + e)")));
+            let read = format!("up({})", capture.at(kernel, "(column + e)"));
+            args.push(match capture.absent {
+                Some(condition) => format!("({condition} ? decltype({read})(0) : {read})"),
+                None => read,
+            });
         }
         let (mut declare, mut zero, mut stores) = (String::new(), String::new(), String::new());
         for (i, (output, &(_, dtype))) in self.outputs.iter().zip(&self.program.results).enumerate() {

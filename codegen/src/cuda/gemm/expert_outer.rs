@@ -24,7 +24,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
     let main = MainLoop::choose(emitter.target, a.dtype, 1, rows.as_const(), columns.as_const());
     let (bm, bn) = main.tile();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &[((bm, 0), Dim::from(1))], false)?;
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
     let (Some(order), Some(starts)) = (dispatched.order, dispatched.starts) else {
         return Err(Unsupported::new("rows that stay in place have no experts"));
     };
@@ -53,8 +53,13 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let program = Program::identity(a.dtype, op.dtype);
-    let place =
-        Place { pointer: to, base: format!("expert * {matrix}"), row_stride: columns.clone(), column_stride: Dim::from(1) };
+    let place = Place {
+        pointer: to,
+        base: format!("expert * {matrix}"),
+        row_stride: columns.clone(),
+        column_stride: Dim::from(1),
+        absent: None,
+    };
     let epilogue = Epilogue {
         program: &program,
         captures: vec![],

@@ -1,7 +1,12 @@
 //! One product by expert, whatever main loop it runs in.
 
 use super::{
-    super::{ctype, emitter::Emitter, error::Emit, kernel::Kernel},
+    super::{
+        ctype,
+        emitter::Emitter,
+        error::{Emit, Unsupported},
+        kernel::{Kernel, broadcast_strides},
+    },
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
     expert_blocks, expert_clusters, expert_swapped,
@@ -48,6 +53,23 @@ pub(super) enum Rows<'a> {
 pub(super) enum Target<'a> {
     Tensor(&'a TensorRef),
     Scratch(usize),
+    /// Of several results the first `packed` share a tensor, side by side or interleaved; the others have one each.
+    Tensors {
+        outputs: &'a [TensorRef],
+        packed: usize,
+        interleaved: bool,
+    },
+}
+
+impl Target<'_> {
+    /// The pointer to the one result, of type `ty`.
+    pub fn only(&self, kernel: &mut Kernel, ty: &str) -> Emit<String> {
+        match *self {
+            Target::Tensor(y) => kernel.write(y),
+            Target::Scratch(s) => Ok(kernel.scratch(ty, s)),
+            Target::Tensors { .. } => Err(Unsupported::new("products with weights as rows have one result")),
+        }
+    }
 }
 
 /// `rows · w[e]ᵀ` for each lane, tile by tile of one expert's rows.
@@ -60,8 +82,10 @@ pub(super) struct ExpertProduct<'a> {
     pub rows: Rows<'a>,
     /// `[E, N, K]`, a lane each.
     pub weights: Vec<TensorRef>,
-    /// `[E, N]`, in the order of the program's captures.
+    /// `[E, N]`, in the order of the program's captures; zero for rows that no expert takes.
     pub biases: Vec<&'a TensorRef>,
+    /// Further captures, which broadcast against `[S, N]`.
+    pub captures: Vec<&'a TensorRef>,
     pub program: &'a Program,
     pub target: Target<'a>,
     /// Results go back to where their ids stood.
@@ -90,24 +114,57 @@ impl ExpertProduct<'_> {
 
     /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
     pub fn store(&self, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
+        let columns = self.columns().clone();
         let mut captures = Vec::new();
         for bias in &self.biases {
             let pointer = kernel.read(bias)?;
             let base = kernel.offset(&["expert".into()], &bias.layout.strides[..1]);
-            captures.push(Place { pointer, base, row_stride: Dim::from(0), column_stride: bias.layout.strides[1].clone() });
+            let (row_stride, column_stride) = (Dim::from(0), bias.layout.strides[1].clone());
+            captures.push(Place { pointer, base, row_stride, column_stride, absent: Some("work.expert < 0") });
         }
-        let pointer = match self.target {
-            Target::Tensor(y) => kernel.write(y)?,
-            Target::Scratch(s) => kernel.scratch(ctype::storage(self.program.results[0].1)?, s),
-        };
-        let columns = self.columns().clone();
-        let output = Place { pointer, base: "0".into(), row_stride: columns.clone(), column_stride: Dim::from(1) };
+        for capture in &self.captures {
+            let strides = broadcast_strides(capture, &[self.count.clone(), columns.clone()]);
+            let [row_stride, column_stride] = [0, 1].map(|i| strides[i].clone());
+            captures.push(Place { pointer: kernel.read(capture)?, base: "0".into(), row_stride, column_stride, absent: None });
+        }
+        let outputs = self.places(kernel, &columns)?;
         let row = match order {
             Some(order) if self.unordered => format!("__ldg({order} + ({start} + m))"),
             _ => format!("{start} + m"),
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
-        Epilogue { program: self.program, captures, outputs: vec![output], columns, row, dropped, run: 2, staged: None }
+        Epilogue { program: self.program, captures, outputs, columns, row, dropped, run: 2, staged: None }
             .store(kernel, self.weights.len())
+    }
+
+    /// Where each result goes.
+    fn places(&self, kernel: &mut Kernel, columns: &Dim) -> Emit<Vec<Place>> {
+        let dense = |pointer: String| Place {
+            pointer,
+            base: "0".into(),
+            row_stride: columns.clone(),
+            column_stride: Dim::from(1),
+            absent: None,
+        };
+        let (outputs, packed, interleaved) = match self.target {
+            Target::Tensor(y) => return Ok(vec![dense(kernel.write(y)?)]),
+            Target::Scratch(s) => {
+                return Ok(vec![dense(kernel.scratch(ctype::storage(self.program.results[0].1)?, s))]);
+            }
+            Target::Tensors { outputs, packed, interleaved } => (outputs, packed, interleaved),
+        };
+        let pointers = outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
+        let mut places = Vec::new();
+        for i in 0..packed {
+            let count = Dim::from(packed as i64);
+            let (base, column_stride) = match interleaved {
+                true => (i.to_string(), count.clone()),
+                false => (kernel.dim(&(columns.clone() * Dim::from(i as i64))), Dim::from(1)),
+            };
+            let (pointer, row_stride) = (pointers[0].clone(), columns.clone() * count);
+            places.push(Place { pointer, base, row_stride, column_stride, absent: None });
+        }
+        places.extend(pointers[usize::from(packed > 0)..].iter().cloned().map(dense));
+        Ok(places)
     }
 }

@@ -8,7 +8,7 @@ use super::{
         kernel::{Kernel, byte_offset, divisible},
         program::{self, Results},
     },
-    expert_product::{ExpertProduct, Rows, Target},
+    expert_product::{ExpertProduct, Rows},
     swapped::{Persistent, Swapped},
     wgmma::resident_grid,
 };
@@ -100,10 +100,7 @@ fn store(kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) 
     args.extend((0..product.biases.len()).map(|i| format!("held.bias{i}")));
     args.push("result".into());
     let zero = if product.zero_dropped { format!("if (work.expert < 0) return {ty}{{0}};\n") } else { String::new() };
-    let pointer = match product.target {
-        Target::Tensor(y) => kernel.write(y)?,
-        Target::Scratch(s) => kernel.scratch(ty, s),
-    };
+    let pointer = product.target.only(kernel, ty)?;
     let place = match order {
         Some(order) if product.unordered => format!("__ldg({order} + (work.start + m))"),
         _ => "work.start + m".into(),

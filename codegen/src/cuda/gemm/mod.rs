@@ -8,6 +8,7 @@ mod engine;
 mod epilogue;
 mod expert_blocks;
 mod expert_clusters;
+mod expert_contract;
 mod expert_outer;
 mod expert_product;
 mod expert_swapped;
@@ -21,6 +22,8 @@ mod stream;
 mod swapped;
 mod wgmma;
 
+pub(super) use dispatch::Order;
+pub(super) use expert_contract::expert_contract;
 pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;

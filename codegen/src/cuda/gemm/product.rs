@@ -165,6 +165,7 @@ impl Product<'_> {
             base: kernel.offset(batch, &walked.batches.strides[operand]),
             row_stride: walked.row_strides[operand].clone(),
             column_stride,
+            absent: None,
         };
         let last = walked.batches.strides.len() - 1;
         let epilogue = Epilogue {

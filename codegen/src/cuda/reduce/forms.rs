@@ -183,7 +183,8 @@ impl Form<'_> {
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };
         let threads = [self.share.block() as u32, 1];
         let shared_bytes = self.shared as u32;
-        let code = Code { headers, items: chain.items()?, body, threads, shared_bytes, residents, cluster };
+        let items = chain.items()?;
+        let code = Code { headers, items, body, threads, shared_bytes, residents, cluster, ..Code::default() };
         emitter.launch(kernel, code, [grid, splits, Dim::from(1)]);
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Products by expert beyond the plain one.
 
-use super::{integer, rank, same};
+use super::{broadcast, integer, matmul::expert_weight, pointwise::check_params, rank, same};
 use crate::{
-    Dim, TensorType,
+    DType, Dim, TensorType,
     ops::{
-        Args, Cost, ExpertOuter, InferError, OpDef, OperandType, Types,
-        cost::{extent_from_end, multiply_adds},
+        Args, Cost, ExpertContract, ExpertOuter, InferError, OpDef, OperandType, Types,
+        cost::{extent_from_end, instructions, multiply_adds},
         one,
     },
 };
@@ -39,5 +39,76 @@ impl OpDef for ExpertOuter {
         let each = outputs.iter().map(|ty| TensorType::new(ty.dtype, ty.shape[1..].iter().cloned())).collect::<Vec<_>>();
         let rows = extent_from_end(operands, 2, 0);
         Cost::of(operands, outputs, multiply_adds(&each, rows), true)
+    }
+}
+
+impl OpDef for ExpertContract {
+    fn infer(&self, operands: &[OperandType<'_>]) -> Result<Types, InferError> {
+        let args = Args(operands);
+        let (x, ids) = (args.tensor(0, "x")?, args.tensor(1, "ids")?);
+        rank("ids", ids, 1)?;
+        integer("ids", ids)?;
+        repeated("x", x, self.repeat, ids)?;
+        let rest = 2 + self.lanes;
+        if self.lanes == 0 || operands.len() < rest + self.tables {
+            return Err(InferError(format!(
+                "{} operands are not {} lanes and {} tables",
+                operands.len(),
+                self.lanes,
+                self.tables
+            )));
+        }
+        let first = args.tensor(2, "w")?;
+        for i in 2..rest {
+            let w = args.tensor(i, "w")?;
+            expert_weight("w", w, None, &x.shape[1])?;
+            if w.shape != first.shape || w.dtype != x.dtype {
+                return Err(InferError(format!("x {x} and weights {w}, {first} must fit: one dtype, one shape")));
+            }
+        }
+        let shape = [ids.shape[0].clone(), first.shape[1].clone()];
+        let captures: Vec<&TensorType> = (rest..operands.len()).map(|i| args.tensor(i, "capture")).collect::<Result<_, _>>()?;
+        let lanes = std::iter::repeat_n(x.dtype, self.lanes);
+        check_params(&self.program, lanes.chain(captures.iter().map(|ty| ty.dtype)).collect::<Vec<DType>>().into_iter())?;
+        for (i, capture) in captures.iter().enumerate() {
+            let fits = if i < self.tables {
+                capture.shape[..] == first.shape[..2]
+            } else {
+                broadcast(&shape, &capture.shape)?[..] == shape
+            };
+            if !fits {
+                return Err(InferError(format!("the capture {capture} does not belong to rows of {shape:?}")));
+            }
+        }
+        self.outputs(shape)
+    }
+
+    fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
+        let (rows, columns) = (extent_from_end(operands, 1, 0), extent_from_end(operands, 2, 1));
+        let each = TensorType::new(DType::F32, [rows.clone(), columns]);
+        let products = multiply_adds(std::slice::from_ref(&each), extent_from_end(operands, 0, 0)) * Dim::from(self.lanes as i64);
+        let weights: Vec<usize> = (2..2 + self.lanes).collect();
+        let flops = products + each.numel() * instructions(&self.program);
+        Cost::of(operands, outputs, flops, true).with_experts(operands, &weights, &rows)
+    }
+}
+
+impl ExpertContract {
+    /// Types of the outputs for products of this shape.
+    fn outputs(&self, [rows, columns]: [Dim; 2]) -> Result<Types, InferError> {
+        let results = &self.program.results;
+        if self.packed > results.len() || self.packed == 1 {
+            return Err(InferError(format!("{} of {} results cannot share an output", self.packed, results.len())));
+        }
+        let (together, apart) = results.split_at(self.packed);
+        let mut outputs = Types::new();
+        if let Some(&(_, dtype)) = together.first() {
+            if together.iter().any(|&(_, other)| other != dtype) {
+                return Err(InferError::new("results that share an output have one dtype"));
+            }
+            outputs.push(TensorType::new(dtype, [rows.clone(), columns.clone() * Dim::from(self.packed as i64)]));
+        }
+        outputs.extend(apart.iter().map(|&(_, dtype)| TensorType::new(dtype, [rows.clone(), columns.clone()])));
+        Ok(outputs)
     }
 }

@@ -1,0 +1,54 @@
+//! Products by expert with an epilogue of captures and several results.
+
+use super::{
+    super::{
+        emitter::{Emitter, elements, tensor, tensors},
+        error::Emit,
+    },
+    dispatch,
+    expert_product::{Engine, ExpertProduct, Rows, Target},
+    experts::experts_of,
+    main_loop::{MainLoop, RowCount},
+    wgmma::{Strides, Wgmma},
+};
+use crate::Step;
+use eglu_ir::ops::ExpertContract;
+
+/// Rows that may repeat, gathered by expert, times each lane; the program while accumulators are in registers.
+pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: &ExpertContract) -> Emit<()> {
+    let (x, ids, rest) = (tensor(step, 0)?, tensor(step, 1)?, tensors(step, 2)?);
+    let (weights, captures) = rest.split_at(op.lanes);
+    let (tables, captures) = captures.split_at(op.tables);
+    let (experts, rows, columns) = (experts_of(weights[0])?, elements(ids), weights[0].layout.shape[1].as_const());
+    let strides: Vec<Strides<'_>> =
+        std::iter::once(Strides::of_rows(x)).chain(weights.iter().map(|w| Strides::of_lane(w))).collect();
+    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+        match Wgmma::choose(emitter.target, x.dtype, op.lanes, [rows, columns], &strides) {
+            Ok(main) => Engine::Clusters(main),
+            Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, op.lanes, rows, columns), why),
+        }
+    });
+    let heights: Vec<dispatch::Height> = cases.iter().map(|(engine, when)| (engine.tile(), when.clone())).collect();
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, true)?;
+    for (engine, when) in cases {
+        let product = ExpertProduct {
+            name: "expert_contract",
+            dtype: x.dtype,
+            depth: x.layout.shape[1].clone(),
+            count: rows.clone(),
+            rows: Rows::Gathered(x, op.repeat as i64),
+            weights: weights.iter().map(|&w| w.clone()).collect(),
+            biases: tables.to_vec(),
+            captures: captures.to_vec(),
+            program: &op.program,
+            target: Target::Tensors { outputs: &step.outputs, packed: op.packed, interleaved: op.interleaved },
+            unordered: true,
+            dispatched: &dispatched,
+            engine,
+            when,
+            zero_dropped: false,
+        };
+        product.emit(emitter)?;
+    }
+    Ok(())
+}
