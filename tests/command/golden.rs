@@ -64,7 +64,7 @@ fn weights_of_layers_are_one_line() {
 fn optimize_summary() {
     let text = eglu(["optimize", &fixture("mixtral-batched_mm.block.pt2"), "--device", "h200"]).success().stdout;
     expect![[r#"
-        mixtral-batched_mm.block for h200: 31 ops became 8, 18 kernels became 8
+        mixtral-batched_mm.block for h200: 31 ops became 8, 18 kernels became 6
 
         fused
           kind   node   rule                ops  launches saved  traffic saved
