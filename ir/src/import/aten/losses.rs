@@ -177,7 +177,7 @@ pub fn binary(c: &mut Call<'_, '_>, x: Value, target: Value) -> Built<Value> {
 /// `(1 - t) · x + (1 + (pos_weight - 1) · t) · log(1 + e⁻ˣ)`.
 pub fn binary_of_logits(c: &mut Call<'_, '_>, x: Value, target: Value) -> Built<Value> {
     let minus = c.op(Pointwise::Neg, [x.into()])?;
-    let mut soft = super::special::softplus(c, minus)?;
+    let mut soft = super::activations::softplus_of(c, minus)?;
     if let Some(weight) = c.optional("pos_weight")? {
         let weight = c.cast(weight, c.ty(x).dtype)?;
         let beyond = two(c, Pointwise::Sub, weight, float(1.0))?;

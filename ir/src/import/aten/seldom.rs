@@ -37,7 +37,7 @@ pub const ROWS: &[(&str, Build)] = &[
     ("aten.bitwise_and.Scalar_Tensor(self, other)", |c| pointwise::binary(c, P::BitAnd)),
     ("aten.bitwise_or.Scalar_Tensor(self, other)", |c| pointwise::binary(c, P::BitOr)),
     ("aten.bitwise_xor.Scalar_Tensor(self, other)", |c| pointwise::binary(c, P::BitXor)),
-    ("aten.log_sigmoid_forward.default(self)", special::log_sigmoid_forward),
+    ("aten.log_sigmoid_forward.default(self)", activations::log_sigmoid_forward),
     // Ranks and running extremes.
     ("aten.median.default(self)", |c| ranks::median_of_all(c, false)),
     ("aten.median.dim(self, dim, keepdim=False)", ranks::median),

@@ -181,7 +181,7 @@ pub fn log_sigmoid(c: &mut Call<'_, '_>) -> Built {
 
 pub fn mish(c: &mut Call<'_, '_>) -> Built {
     in_opmath(c, &["grad_output", "self"], |c, v| {
-        let soft = super::special::softplus(c, v[1])?;
+        let soft = super::activations::softplus_of(c, v[1])?;
         let tanh = one(c, P::Tanh, soft)?;
         let gate = one(c, P::Sigmoid, v[1])?;
         let square = two(c, P::Mul, tanh, tanh)?;

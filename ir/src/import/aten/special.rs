@@ -32,12 +32,12 @@ pub fn select(c: &mut Call<'_, '_>, mask: Value, x: impl Into<Operand>, y: impl 
 }
 
 /// A row that needs floats: integers become f32 first, as everywhere in PyTorch.
-fn floated(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
+pub fn floated(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
     if c.ty(x).dtype.category() < Category::Float { c.cast(x, DType::F32) } else { Ok(x) }
 }
 
 /// A function of `self` in opmath.
-fn of_self(c: &mut Call<'_, '_>, f: impl FnOnce(&mut Call<'_, '_>, Value) -> Built<Value>) -> Built {
+pub fn of_self(c: &mut Call<'_, '_>, f: impl FnOnce(&mut Call<'_, '_>, Value) -> Built<Value>) -> Built {
     let x = c.tensor("self")?;
     let x = floated(c, x)?;
     Ok(Out::Value(in_opmath(c, x, f)?))
@@ -220,118 +220,6 @@ pub fn heaviside(c: &mut Call<'_, '_>) -> Built {
     Ok(Out::Value(select(c, zero, values, above)?))
 }
 
-/// Within `[min_val, max_val]`; NaN stays.
-pub fn hardtanh(c: &mut Call<'_, '_>, low: Option<f64>, high: Option<f64>) -> Built {
-    let x = c.tensor("self")?;
-    let low = low.map_or_else(|| c.scalar("min_val"), |low| Ok(Scalar::Float(low)))?;
-    let high = high.map_or_else(|| c.scalar("max_val"), |high| Ok(Scalar::Float(high)))?;
-    // Bounds of integers are cut to integers.
-    let dtype = c.ty(x).dtype;
-    let (low, high) = (super::matmul::in_kind(low, dtype), super::matmul::in_kind(high, dtype));
-    let x = two(c, P::Maximum, x, low)?;
-    Ok(Out::Value(two(c, P::Minimum, x, high)?))
-}
-
-/// `clamp(x + 3, 0, 6) / 6`.
-fn hard_gate(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
-    let shifted = two(c, P::Add, x, float(3.0))?;
-    let above = two(c, P::Maximum, shifted, float(0.0))?;
-    let within = two(c, P::Minimum, above, float(6.0))?;
-    two(c, P::Div, within, float(6.0))
-}
-
-pub fn hardsigmoid(c: &mut Call<'_, '_>) -> Built {
-    of_self(c, hard_gate)
-}
-
-pub fn hardswish(c: &mut Call<'_, '_>) -> Built {
-    of_self(c, |c, x| {
-        let gate = hard_gate(c, x)?;
-        two(c, P::Mul, x, gate)
-    })
-}
-
-/// `x · tanh(log(1 + eˣ))`.
-pub fn mish(c: &mut Call<'_, '_>) -> Built {
-    of_self(c, |c, x| {
-        // log(1 + eˣ) = max(x, 0) + log1p(exp(-|x|)) does not overflow.
-        let soft = softplus(c, x)?;
-        let tanh = one(c, P::Tanh, soft)?;
-        two(c, P::Mul, x, tanh)
-    })
-}
-
-/// `log(1 + eˣ)` without overflow.
-pub fn softplus(c: &mut Call<'_, '_>, x: Value) -> Built<Value> {
-    let size = one(c, P::Abs, x)?;
-    let minus = one(c, P::Neg, size)?;
-    let exp = one(c, P::Exp, minus)?;
-    let log = one(c, P::Log1p, exp)?;
-    let above = one(c, P::Relu, x)?;
-    two(c, P::Add, above, log)
-}
-
-/// `log(sigmoid(x))`.
-pub fn log_sigmoid(c: &mut Call<'_, '_>) -> Built {
-    of_self(c, |c, x| {
-        let minus = one(c, P::Neg, x)?;
-        let soft = softplus(c, minus)?;
-        one(c, P::Neg, soft)
-    })
-}
-
-/// `scale · (x > 0 ? x : alpha · (exp(x / width) - 1))`.
-pub fn exponential_unit(c: &mut Call<'_, '_>, scale: f64, alpha: f64, width: f64) -> Built {
-    of_self(c, |c, x| {
-        let positive = two(c, P::Gt, x, Scalar::Int(0))?;
-        let narrow = two(c, P::Div, x, float(width))?;
-        let curve = one(c, P::Expm1, narrow)?;
-        let below = two(c, P::Mul, curve, float(alpha * scale))?;
-        let above = two(c, P::Mul, x, float(scale))?;
-        select(c, positive, above, below)
-    })
-}
-
-pub fn celu(c: &mut Call<'_, '_>) -> Built {
-    let alpha = c.float("alpha")?;
-    exponential_unit(c, 1.0, alpha, alpha)
-}
-
-/// `x > 0 ? x : weight · x`, with one weight or one for each channel (dim 1).
-pub fn prelu(c: &mut Call<'_, '_>) -> Built {
-    let (x, weight) = (c.tensor("self")?, c.tensor("weight")?);
-    let rank = c.ty(x).rank();
-    let weight = if c.ty(weight).rank() == 1 && rank > 2 && !c.ty(weight).numel().is(1) {
-        let channels = c.ty(weight).numel();
-        let shape = (0..rank).map(|i| if i == 1 { channels.clone() } else { 1.into() }).collect();
-        c.op(crate::ops::Reshape { shape }, [weight.into()])?
-    } else {
-        weight
-    };
-    let positive = two(c, P::Gt, x, Scalar::Int(0))?;
-    let below = two(c, P::Mul, x, weight)?;
-    Ok(Out::Value(select(c, positive, x, below)?))
-}
-
-/// `x > threshold ? x : value`.
-pub fn threshold(c: &mut Call<'_, '_>) -> Built {
-    let (x, threshold, value) = (c.tensor("self")?, c.scalar("threshold")?, c.scalar("value")?);
-    let below = two(c, P::Le, x, threshold)?;
-    Ok(Out::Value(select(c, below, value, x)?))
-}
-
-/// Zero within `lambd` of zero; beyond, `x` itself or (soft) moved towards zero by `lambd`.
-pub fn shrink(c: &mut Call<'_, '_>, soft: bool) -> Built {
-    let lambda = c.float("lambd")?;
-    let x = c.tensor("self")?;
-    let (above, below) = (two(c, P::Gt, x, float(lambda))?, two(c, P::Lt, x, float(-lambda))?);
-    let (high, low) = if soft { (two(c, P::Sub, x, float(lambda))?, two(c, P::Add, x, float(lambda))?) } else { (x, x) };
-    // `x · 0` rather than 0, so that NaN stays.
-    let zero = two(c, P::Mul, x, float(0.0))?;
-    let lower = select(c, below, low, zero)?;
-    Ok(Out::Value(select(c, above, high, lower)?))
-}
-
 /// `sin(πx) / πx`, 1 at 0.
 pub fn sinc(c: &mut Call<'_, '_>) -> Built {
     of_self(c, |c, x| {
@@ -448,17 +336,6 @@ pub fn isreal(c: &mut Call<'_, '_>) -> Built {
     }
     let shape = c.alias_ty(x)?.shape;
     Ok(Out::Value(c.op(crate::ops::Full { shape, value: Scalar::Bool(true), dtype: DType::Bool }, [])?))
-}
-
-/// `log_sigmoid`, and the buffer that its gradient uses on some devices: empty on others.
-pub fn log_sigmoid_forward(c: &mut Call<'_, '_>) -> Built {
-    let Out::Value(result) = log_sigmoid(c)? else { return Err(Fault::Bad("it has no result".into())) };
-    let x = c.tensor("self")?;
-    let x = floated(c, x)?;
-    let size = one(c, P::Abs, x)?;
-    let minus = one(c, P::Neg, size)?;
-    let buffer = one(c, P::Exp, minus)?;
-    Ok(Out::Values([result, buffer].into_iter().collect()))
 }
 
 /// Cross products of triples along a dim, by default the first of three.
