@@ -1,11 +1,14 @@
 //! For every row of the op table: what inference says is what evaluation gives, over random shapes, dtypes and attributes.
 //! The generator matches on the rows, so that a new one without a case does not compile.
 
+#[path = "gallery/draws.rs"]
+mod draws;
 #[path = "gallery/programs.rs"]
 mod programs;
 
+use draws::{Case, DTYPES, FLOATS, KINDS, Operand, extents};
 use eglu_ir::{
-    Bindings, DType, Dim, Op, OpCode, Program, Ref, Scalar, Shape, Tensor,
+    Bindings, DType, Dim, Op, OpCode, Program, Ref, Scalar, Tensor,
     eval::{EvalError, EvalOperand, eval_op},
     ops::*,
 };
@@ -13,107 +16,7 @@ use programs::{gating, sum};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 
-const DTYPES: [DType; 19] = [
-    DType::Bool,
-    DType::U8,
-    DType::I8,
-    DType::I16,
-    DType::U16,
-    DType::I32,
-    DType::U32,
-    DType::I64,
-    DType::U64,
-    DType::F8E4M3Fn,
-    DType::F8E5M2,
-    DType::F8E4M3FnUz,
-    DType::F8E5M2FnUz,
-    DType::F16,
-    DType::Bf16,
-    DType::F32,
-    DType::F64,
-    DType::C64,
-    DType::C128,
-];
-const KINDS: [ReduceKind; 5] = [ReduceKind::Sum, ReduceKind::Prod, ReduceKind::Mean, ReduceKind::Amax, ReduceKind::Amin];
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
-
-/// An operand of a case.
-#[derive(Clone, Debug)]
-enum Operand {
-    Tensor(Tensor),
-    Scalar(Scalar),
-    None,
-}
-
-struct Case {
-    rng: StdRng,
-    operands: Vec<Operand>,
-}
-
-fn extents(shape: &[usize]) -> Shape {
-    shape.iter().map(|&extent| Dim::from(extent as i64)).collect()
-}
-
 impl Case {
-    fn below(&mut self, end: usize) -> usize {
-        self.rng.random_range(0..end.max(1))
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    fn coin(&mut self) -> bool {
-        self.rng.random()
-    }
-
-    /// Mostly small extents, now and then none.
-    fn shape(&mut self, ranks: std::ops::Range<usize>) -> Vec<usize> {
-        let rank = self.rng.random_range(ranks);
-        (0..rank).map(|_| self.pick(&[1, 2, 3, 4, 5, 3, 2, 0])).collect()
-    }
-
-    fn tensor(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
-        let values: Vec<f64> = (0..shape.iter().product()).map(|_| self.rng.random_range(-3.0..3.0)).collect();
-        let wide = Tensor::from_slice(DType::F64, shape, &values).expect("small");
-        eval_op(&Cast { dtype }.into(), &[EvalOperand::Tensor(&wide)], &Bindings::new()).expect("casts").remove(0)
-    }
-
-    fn integers(&mut self, shape: &[usize], below: usize) -> Tensor {
-        let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.below(below) as i64).collect();
-        Tensor::from_slice(DType::I64, shape, &values).expect("small")
-    }
-
-    fn add(&mut self, dtype: DType, shape: &[usize]) {
-        let tensor = self.tensor(dtype, shape);
-        self.operands.push(Operand::Tensor(tensor));
-    }
-
-    /// Indices below `below`; an extent of 0 has none, so that there is one for everything else.
-    fn indices(&mut self, shape: &[usize], below: usize) {
-        let tensor = self.integers(shape, below);
-        self.operands.push(Operand::Tensor(tensor));
-    }
-
-    fn optional(&mut self, dtype: DType, shape: &[usize]) {
-        if self.coin() { self.add(dtype, shape) } else { self.operands.push(Operand::None) }
-    }
-
-    fn epsilon(&mut self) -> Scalar {
-        self.pick(&[Scalar::Float(1e-5), Scalar::Float(1e-12), Scalar::Int(0), Scalar::Int(1)])
-    }
-
-    /// Some dims of a shape, in order.
-    fn some_dims(&mut self, rank: usize) -> Axes {
-        (0..rank).filter(|_| self.coin()).collect()
-    }
-
-    /// A shape that broadcasts to this one.
-    fn narrower(&mut self, shape: &[usize]) -> Vec<usize> {
-        let skip = self.below(shape.len() + 1);
-        shape[skip..].iter().map(|&extent| if self.coin() { extent } else { 1 }).collect()
-    }
-
     /// An op of this row with operands that should fit it.
     fn op(&mut self, code: OpCode) -> Op {
         let any = self.pick(&DTYPES);
