@@ -27,8 +27,21 @@ impl Noise {
     }
 }
 
-/// A value for an input or weight: noise, and ids from 0 to `ids` for integers.
+/// The signs of the 16-bit values that graphs are tried on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signs {
+    /// Sums of positive numbers do not cancel, which would show what rules may leave out: roundings to 16 bits.
+    Positive,
+    /// What cancels shows roundings; a wrong sign or a term left out is off by more.
+    Both,
+}
+
+/// A value for an input or weight: noise, in 16 bits of positive numbers, and ids from 0 to `ids` for integers.
 pub fn random(graph: &Graph, value: Value, seed: u64, ids: i64) -> Tensor {
+    signed(graph, value, seed, ids, Signs::Positive)
+}
+
+fn signed(graph: &Graph, value: Value, seed: u64, ids: i64, signs: Signs) -> Tensor {
     let ty = graph.ty(value);
     let shape = ty.concrete(&Bindings::new()).unwrap();
     let mut noise = Noise(seed ^ (value.node.index() as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -40,12 +53,14 @@ pub fn random(graph: &Graph, value: Value, seed: u64, ids: i64) -> Tensor {
         let ids: Vec<i64> = (0..count).map(|_| ((noise.next() + 1.0) / 2.0 * ids as f64) as i64).collect();
         return Tensor::from_slice(ty.dtype, &shape, &ids).unwrap();
     }
-    // Sums of positive numbers do not cancel, which would show what rules may leave out: roundings to 16 bits.
-    let sign = |x: f64| if ty.dtype == DType::Bf16 { x.abs() } else { x };
+    let sign = |x: f64| if ty.dtype == DType::Bf16 && signs == Signs::Positive { x.abs() } else { x };
     let numbers: Vec<f64> = (0..count).map(|_| sign(noise.next())).collect();
     let wide = Tensor::from_slice(DType::F64, &shape, &numbers).unwrap();
     eval_op(&Cast { dtype: ty.dtype }.into(), &[EvalOperand::Tensor(&wide)], &Bindings::new()).unwrap().remove(0)
 }
+
+/// What 16-bit values of both signs may differ by.
+const CANCELLED: f64 = 0.5;
 
 /// What a dtype may differ by. Exact rules give the same bits. Others may leave out roundings to 16 bits, which f32 values computed from
 /// such values then show too.
@@ -58,10 +73,20 @@ fn tolerance(dtype: DType, narrow: bool, rules: Numerics) -> f64 {
     }
 }
 
+/// What the rules do to a graph, and every difference between the terms of a class.
 pub fn checked(graph: &Graph, table: &[Rule], seed: u64, ids: i64) -> Checked {
     let narrow = is_narrow(graph);
     let value = |value| random(graph, value, seed, ids);
-    check(graph, table, &Bindings::new(), &value, &|dtype, rules| tolerance(dtype, narrow, rules)).unwrap()
+    let mut found = check(graph, table, &Bindings::new(), &value, &|dtype, rules| tolerance(dtype, narrow, rules)).unwrap();
+    if narrow {
+        let value = |value| signed(graph, value, seed, ids, Signs::Both);
+        let wide = |dtype, rules| match tolerance(dtype, narrow, rules) {
+            exact if exact == 0.0 => exact,
+            _ => CANCELLED,
+        };
+        found.differences.extend(check(graph, table, &Bindings::new(), &value, &wide).unwrap().differences);
+    }
+    found
 }
 
 const ACTIVATIONS: [Pointwise; 5] =

@@ -130,11 +130,11 @@ pub fn number_wins(c: &mut Call<'_, '_>, op: P) -> Built {
     Ok(Out::Value(select(c, no_x, y, best)?))
 }
 
-/// `x · log(y)`, 0 where x is 0 unless y is NaN.
-pub fn xlogy(c: &mut Call<'_, '_>) -> Built {
+/// `x · log(y)`, with this logarithm; 0 where x is 0 unless y is NaN.
+pub fn times_log(c: &mut Call<'_, '_>, log: P) -> Built {
     let (values, dtype) = promoted(c, &["self", "other"])?;
     let (x, y) = (values[0], values[1]);
-    let log = one(c, P::Log, y)?;
+    let log = one(c, log, y)?;
     let product = two(c, P::Mul, x, log)?;
     let zero = two(c, P::Eq, x, Scalar::Int(0))?;
     let result = select(c, zero, float(0.0), product)?;
@@ -251,19 +251,6 @@ pub fn normal_below(c: &mut Call<'_, '_>) -> Built {
         let whole = two(c, P::Add, half, float(1.0))?;
         two(c, P::Mul, whole, float(0.5))
     })
-}
-
-/// `x · log(1 + y)`, 0 where x is 0 unless y is NaN.
-pub fn xlog1py(c: &mut Call<'_, '_>) -> Built {
-    let (values, dtype) = promoted(c, &["self", "other"])?;
-    let (x, y) = (values[0], values[1]);
-    let log = one(c, P::Log1p, y)?;
-    let product = two(c, P::Mul, x, log)?;
-    let zero = two(c, P::Eq, x, Scalar::Int(0))?;
-    let result = select(c, zero, float(0.0), product)?;
-    let is_nan = one(c, P::IsNan, y)?;
-    let result = select(c, is_nan, y, result)?;
-    Ok(Out::Value(c.cast(result, dtype)?))
 }
 
 /// `x · 2ʸ`, the power rounded to its own dtype as PyTorch does.
