@@ -16,7 +16,8 @@ struct DenseShape {
     static constexpr int BM = 128, BN = columns / lanes, BK = 64;  // of a block
     static constexpr int bytes_a = BM * BK * 2, bytes_b = columns * BK * 2, stage_bytes = bytes_a + bytes_b;
     static constexpr int consumer_warps = 8, blocks = 2;
-    static constexpr int copiers = 0;  // threads that copy what the copy engine does not bring
+    static constexpr int copiers = 0;     // threads that copy what the copy engine does not bring
+    static constexpr bool clears = true;  // without any K sums are 0
     static constexpr int staging_bytes = 16 * 128;  // a warp's 16 rows of 64 results of 16 bits
 };
 
@@ -128,7 +129,7 @@ struct DenseTile {
         wgmma_wait<0>();
         if (steps > 0) {
             release(before);
-        } else {
+        } else if (S::clears) {
 #pragma unroll
             for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;
         }

@@ -11,6 +11,7 @@ struct OuterShape {
     static constexpr int BM = 128, BN = columns, BK = 64;  // of a block; K are rows of the operands
     static constexpr int bytes_a = BM * BK * 2, bytes_b = columns * BK * 2, stage_bytes = bytes_a + bytes_b;
     static constexpr int consumer_warps = 8, blocks = 1, copiers = 128;
+    static constexpr bool clears = false;  // the sums would be spilled; who stores them looks at the depth
     static constexpr int staging_bytes = 16 * 128;
 };
 
@@ -19,7 +20,7 @@ template <class T, int repeat>
 struct OuterRows {
     const T* base;
     i64 stride;
-    int width;
+    int width;  // a multiple of 8
 };
 
 // A tile of one expert's matrix, and the places of that expert's rows.
@@ -41,20 +42,17 @@ template <class T, int repeat, int lines>
 struct OuterColumns {
     const T* from;
     i64 stride;
-    int bytes[lines];
+    bool inside[lines];
 
     DEVICE OuterColumns(const OuterRows<T, repeat>& rows, int first) : from(rows.base + first), stride(rows.stride) {
 #pragma unroll
-        for (int j = 0; j < lines; j++) {
-            const int left = 2 * (rows.width - first - j * 64);
-            bytes[j] = left >= 16 ? 16 : left > 0 ? left : 0;
-        }
+        for (int j = 0; j < lines; j++) inside[j] = first + j * 64 < rows.width;
     }
     // A row's chunks; without `place` zeros.
     DEVICE void copy(u32 to, int place) const {
         const T* const row = from + (place < 0 ? 0 : place / repeat) * stride;
 #pragma unroll
-        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, place < 0 ? 0 : bytes[j]);
+        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, place >= 0 && inside[j] ? 16 : 0);
     }
 };
 
@@ -103,7 +101,7 @@ DEVICE void outer_produce(const DenseRing<S>& ring, const OuterRows<T, repeat_a>
     cp_async_wait<0>();
 }
 
-// Calls `body(tile, work)` for all work; where it lies is read a tile ahead.
+// Calls `body(work)` for all work; where it lies is read a tile ahead.
 template <class S, class WorkAt, class Body>
 DEVICE void outer_consume(u32 total, const WorkAt& work_at, const Body& body) {
     if (blockIdx.x >= total) return;
