@@ -29,14 +29,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
 }
 
 /// A block to each tile of each expert's matrix; it walks that expert's rows, in their order, so that sums are the same in every run.
-fn blocks(
-    emitter: &mut Emitter,
-    step: &Step,
-    op: &ExpertOuter,
-    experts: i64,
-    dispatched: &Dispatched,
-    why: &str,
-) -> Emit<()> {
+fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, dispatched: &Dispatched, why: &str) -> Emit<()> {
     let (a, b, ids, output) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?, &step.outputs[0]);
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
     let main = MainLoop::choose(emitter.target, a.dtype, 1, rows.as_const(), columns.as_const());
@@ -75,6 +68,7 @@ fn blocks(
         row_stride: columns.clone(),
         column_stride: Dim::from(1),
         absent: None,
+        origin: None,
     };
     let epilogue = Epilogue {
         program: &program,

@@ -26,7 +26,8 @@ const THREADS: u32 = 384;
 
 /// Why another main loop must do, if so.
 pub(super) fn refuses(target: Target, [a, b]: [&TensorRef; 2]) -> Result<(), &'static str> {
-    let aligned = |x: &TensorRef| [&x.layout.strides[0], &x.layout.offset, &x.layout.shape[1]].iter().all(|dim| divisible(dim, 8));
+    let aligned =
+        |x: &TensorRef| [&x.layout.strides[0], &x.layout.offset, &x.layout.shape[1]].iter().all(|dim| divisible(dim, 8));
     let few = |x: &TensorRef| x.layout.shape[1].as_const().is_some_and(|n| n <= 64);
     if target.arch < 90 {
         Err("the target has no warpgroup products")
@@ -68,6 +69,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         row_stride: columns.clone(),
         column_stride: Dim::from(1),
         absent: None,
+        origin: None,
     };
     let epilogue = Epilogue {
         program: &program,
