@@ -15,7 +15,7 @@ struct OuterShape {
     static constexpr int staging_bytes = 16 * 128;
 };
 
-// An operand: row `place` of the expert order is row order[place] / repeat of `base`.
+// An operand: row `place` of the expert order is row order[place] / repeat of `base`, or row `place` itself where repeat is 0.
 template <class T, int repeat>
 struct OuterRows {
     const T* base;
@@ -48,11 +48,12 @@ struct OuterColumns {
 #pragma unroll
         for (int j = 0; j < lines; j++) inside[j] = first + j * 64 < rows.width;
     }
-    // A row's chunks; without `place` zeros.
-    DEVICE void copy(u32 to, int place) const {
-        const T* const row = from + (place < 0 ? 0 : place / repeat) * stride;
+    // The chunks of the row at `place` of the order, which is `picked`; zeros if there is none.
+    DEVICE void copy(u32 to, int place, int picked) const {
+        const int at = repeat == 0 ? place : picked / (repeat == 0 ? 1 : repeat);
+        const T* const row = from + (picked < 0 ? 0 : at) * stride;
 #pragma unroll
-        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, place >= 0 && inside[j] ? 16 : 0);
+        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, picked >= 0 && inside[j] ? 16 : 0);
     }
 };
 
@@ -69,7 +70,8 @@ DEVICE void outer_produce(const DenseRing<S>& ring, const OuterRows<T, repeat_a>
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const int r = k + first + i * apart;
-            next[i] = r < work.depth ? order[work.start + r] : -1;
+            // In the order itself there is nothing to look up.
+            next[i] = r >= work.depth ? -1 : repeat_a + repeat_b > 0 ? order[work.start + r] : 0;
         }
     };
     if (blockIdx.x >= total) return;
@@ -89,8 +91,9 @@ DEVICE void outer_produce(const DenseRing<S>& ring, const OuterRows<T, repeat_a>
             const u32 to_a = ring.a(at.stage) + place, to_b = ring.b(at.stage) + place;
 #pragma unroll
             for (int i = 0; i < count; i++) {
-                from_a.copy(to_a + i * (apart * 128), rows[i]);
-                from_b.copy(to_b + i * (apart * 128), rows[i]);
+                const int place = work.start + k + first + i * apart;
+                from_a.copy(to_a + i * (apart * 128), place, rows[i]);
+                from_b.copy(to_b + i * (apart * 128), place, rows[i]);
             }
             barrier_arrive_copies(ring.full(at.stage));
             at.advance();

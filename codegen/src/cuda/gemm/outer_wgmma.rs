@@ -53,6 +53,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
     let operands = [(a, op.a_repeat), (b, op.b_repeat)]
         .map(|(x, repeat)| -> Emit<String> {
             let (from, stride, width) = (kernel.read(x)?, kernel.dim(&x.layout.strides[0]), kernel.dim(&x.layout.shape[1]));
+            let repeat = if emitter.is_ordered(x) { 0 } else { repeat };
             Ok(format!("OuterRows<{ty}, {repeat}>{{{from}, {stride}, (int){width}}}"))
         })
         .into_iter()
@@ -70,6 +71,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         column_stride: Dim::from(1),
         absent: None,
         origin: None,
+        ordered: false,
     };
     let epilogue = Epilogue {
         program: &program,
@@ -77,6 +79,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         outputs: vec![place],
         columns: columns.clone(),
         row: "work.m0 + m".into(),
+        place: None,
         dropped: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),

@@ -167,6 +167,7 @@ impl Product<'_> {
             column_stride,
             absent: None,
             origin: None,
+            ordered: false,
         };
         let last = walked.batches.strides.len() - 1;
         let epilogue = Epilogue {
@@ -175,6 +176,7 @@ impl Product<'_> {
             outputs: outputs.iter().map(|pointer| place(pointer, last, Dim::from(1))).collect(),
             columns: walked.columns.clone(),
             row: "m0 + m".into(),
+            place: None,
             dropped: None,
             run,
             staged,
