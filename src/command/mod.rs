@@ -5,6 +5,7 @@ mod device;
 mod doctor;
 mod emit;
 mod inspect;
+mod launches;
 mod model;
 mod optimize;
 mod run;

@@ -29,6 +29,7 @@ pub(super) enum Header {
     DispatchCluster,
     Decode,
     GemmDense,
+    GemmOuter,
     GemmStream,
 }
 
@@ -57,6 +58,7 @@ impl Header {
             Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
             Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
+            Header::GemmOuter => include_str!("device/gemm_outer.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
     }

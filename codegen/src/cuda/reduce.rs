@@ -3,6 +3,7 @@
 
 mod chain;
 mod columns;
+mod few;
 mod forms;
 mod pairs;
 mod rows;
@@ -101,8 +102,9 @@ fn mapped(step: &Step, op: &MapReduce) -> Emit<Chain> {
 /// Emits the kernels of a chain.
 pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
     let walk = Walk::single(chain);
-    match walk.goes_across(chain) {
-        true => columns::emit(emitter, chain, &walk),
-        false => forms::emit(emitter, chain, &Walk::along_lines(chain)),
+    match (walk.goes_across(chain), few::fits(chain, &walk)) {
+        (true, Some(sizes)) => few::emit(emitter, chain, &walk, sizes),
+        (true, None) => columns::emit(emitter, chain, &walk),
+        (false, _) => forms::emit(emitter, chain, &Walk::along_lines(chain)),
     }
 }

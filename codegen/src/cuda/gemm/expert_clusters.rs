@@ -9,7 +9,7 @@ use super::{
         program::{self, Results},
     },
     expert_product::{ExpertProduct, Rows},
-    wgmma::{Persistent, Wgmma, lane_params, resident_grid},
+    wgmma::{Persistent, Wgmma, resident_grid},
 };
 use eglu_ir::Dim;
 
@@ -61,11 +61,8 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
             )
         }
     };
-    let lanes = product.weights.iter().map(|w| {
-        let [experts, rows, _] = [0, 1, 2].map(|i| w.layout.shape[i].clone());
-        main.map_of_lane(w, [&w.layout.strides[0], &w.layout.strides[1]], [experts, rows, depth.clone()])
-    });
-    let load_b = main.load_b(&lane_params(&mut kernel, lanes), "expert");
+    let lanes: Vec<String> = main.maps_of_lanes(&product.weights).into_iter().map(|map| kernel.tensor_map(map)).collect();
+    let load_b = main.load_b(&lanes, "expert");
     let store = product.store(&mut kernel, order.as_deref(), "start")?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let code = Persistent { setup, locate, produce, load_b, gathered, store }.code(main, dtype, &items)?;

@@ -20,10 +20,8 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (weights, captures) = rest.split_at(op.lanes);
     let (tables, captures) = captures.split_at(op.tables);
     let (experts, rows, columns) = (experts_of(weights[0])?, elements(ids), weights[0].layout.shape[1].as_const());
-    let strides: Vec<Strides<'_>> =
-        std::iter::once(Strides::of_rows(x)).chain(weights.iter().map(|w| Strides::of_lane(w))).collect();
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        match Wgmma::choose(emitter.target, x.dtype, op.lanes, [rows, columns], &strides) {
+        match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
             Ok(main) => Engine::Clusters(main),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, op.lanes, rows, columns), why),
         }

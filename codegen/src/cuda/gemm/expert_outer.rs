@@ -8,23 +8,32 @@ use super::{
         kernel::{Code, Kernel},
         program::{self, Results},
     },
-    dispatch,
+    dispatch::{self, Dispatched},
     epilogue::{Epilogue, Place},
     main_loop::MainLoop,
     operand::Walk,
+    outer_wgmma,
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{Dim, Program, ops::ExpertOuter};
 
-/// A block to each tile of each expert's matrix; it walks that expert's rows, in their order, so that sums are the same in every run.
+/// `Σ a[s]ᵀ · b[s]` over each expert's rows; experts without rows give zeros.
 pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &ExpertOuter) -> Emit<()> {
     let (a, b, ids) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?);
-    let output = &step.outputs[0];
     let experts = op.experts.as_const().ok_or_else(|| Unsupported::new("the number of experts must be known"))?;
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
+    match outer_wgmma::refuses(emitter.target, [a, b]) {
+        Ok(()) => outer_wgmma::emit(emitter, step, op, experts, &dispatched),
+        Err(why) => blocks(emitter, step, op, experts, &dispatched, why),
+    }
+}
+
+/// A block to each tile of each expert's matrix; it walks that expert's rows, in their order, so that sums are the same in every run.
+fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, dispatched: &Dispatched, why: &str) -> Emit<()> {
+    let (a, b, ids, output) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?, &step.outputs[0]);
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
     let main = MainLoop::choose(emitter.target, a.dtype, 1, rows.as_const(), columns.as_const());
     let (bm, bn) = main.tile();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
     let (Some(order), Some(starts)) = (dispatched.order, dispatched.starts) else {
         return Err(Unsupported::new("rows that stay in place have no experts"));
     };
@@ -36,7 +45,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     let ty = ctype::storage(a.dtype)?;
     let stride = [a, b].map(|x| kernel.dim(&x.layout.strides[1]));
     let mut text = format!(
-        "const i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
+        "// Not by wgmma: {why}.\nconst i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
          const i64 expert = blockIdx.x / (tiles_m * tiles_n);\n\
          const TileIndex at = banded_tile(blockIdx.x % (tiles_m * tiles_n), tiles_m, tiles_n);\n\
          const i64 m0 = at.m * {bm}, n0 = at.n * {bn}, rows = {m} - m0;\n\
@@ -59,6 +68,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         row_stride: columns.clone(),
         column_stride: Dim::from(1),
         absent: None,
+        origin: None,
     };
     let epilogue = Epilogue {
         program: &program,

@@ -5,7 +5,7 @@ use super::{
         ctype,
         emitter::Emitter,
         error::{Emit, Unsupported},
-        kernel::{Kernel, broadcast_strides},
+        kernel::{Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
@@ -120,12 +120,16 @@ impl ExpertProduct<'_> {
             let pointer = kernel.read(bias)?;
             let base = kernel.offset(&["expert".into()], &bias.layout.strides[..1]);
             let (row_stride, column_stride) = (Dim::from(0), bias.layout.strides[1].clone());
-            captures.push(Place { pointer, base, row_stride, column_stride, absent: Some("work.expert < 0") });
+            // Every expert's row starts as the first does.
+            let origin = divisible(&bias.layout.strides[0], 4).then(|| (bias.buffer, bias.layout.offset.clone()));
+            captures.push(Place { pointer, base, row_stride, column_stride, absent: Some("work.expert < 0"), origin });
         }
         for capture in &self.captures {
             let strides = broadcast_strides(capture, &[self.count.clone(), columns.clone()]);
             let [row_stride, column_stride] = [0, 1].map(|i| strides[i].clone());
-            captures.push(Place { pointer: kernel.read(capture)?, base: "0".into(), row_stride, column_stride, absent: None });
+            let (pointer, base) = (kernel.read(capture)?, "0".into());
+            let origin = Some((capture.buffer, capture.layout.offset.clone()));
+            captures.push(Place { pointer, base, row_stride, column_stride, absent: None, origin });
         }
         let outputs = self.places(kernel, &columns)?;
         let row = match order {
@@ -145,6 +149,7 @@ impl ExpertProduct<'_> {
             row_stride: columns.clone(),
             column_stride: Dim::from(1),
             absent: None,
+            origin: None,
         };
         let (outputs, packed, interleaved) = match self.target {
             Target::Tensor(y) => return Ok(vec![dense(kernel.write(y)?)]),
@@ -162,7 +167,7 @@ impl ExpertProduct<'_> {
                 false => (kernel.dim(&(columns.clone() * Dim::from(i as i64))), Dim::from(1)),
             };
             let (pointer, row_stride) = (pointers[0].clone(), columns.clone() * count);
-            places.push(Place { pointer, base, row_stride, column_stride, absent: None });
+            places.push(Place { pointer, base, row_stride, column_stride, absent: None, origin: None });
         }
         places.extend(pointers[usize::from(packed > 0)..].iter().cloned().map(dense));
         Ok(places)

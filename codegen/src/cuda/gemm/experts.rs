@@ -83,13 +83,13 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
 fn single(emitter: &Emitter, x: &TensorRef, weight: &TensorRef, experts: i64, stored: DType) -> Vec<(Engine, Dim)> {
     let [rows, depth] = [0, 1].map(|i| &x.layout.shape[i]);
     let columns = weight.layout.shape[1].as_const();
-    let strides = [Strides::of_rows(x), Strides::of_lane(weight)];
+    let strides = Strides::of_rows(x);
     RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, rows, experts), |rows| {
         let variant = Variant::of(rows);
-        if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides[0], depth, &[weight]) {
+        if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides, depth, &[weight]) {
             return Engine::Swapped(main);
         }
-        match Wgmma::choose(emitter.target, x.dtype, 1, [rows, columns], &strides) {
+        match Wgmma::choose(emitter.target, x.dtype, rows, &strides, &[weight]) {
             Ok(main) => Engine::Clusters(main),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, 1, rows, columns), why),
         }

@@ -17,6 +17,7 @@ mod instruction;
 mod main_loop;
 mod moe;
 mod operand;
+mod outer_wgmma;
 mod product;
 mod stream;
 mod swapped;

@@ -166,6 +166,7 @@ impl Product<'_> {
             row_stride: walked.row_strides[operand].clone(),
             column_stride,
             absent: None,
+            origin: None,
         };
         let last = walked.batches.strides.len() - 1;
         let epilogue = Epilogue {
