@@ -14,7 +14,11 @@ mod tape;
 
 pub use request::{Gradients, INPUTS, PARAMETERS};
 
-use crate::pipeline::{Context, Failure, Pass};
+use crate::{
+    canonicalize::SimplifyViews,
+    cse::MergeEqual,
+    pipeline::{Context, Failure, Pass},
+};
 use eglu_ir::{
     DType, Graph, GraphError, NodeId, Op, OutputKind, Scalar, Value,
     ops::{Derivative, Full},
@@ -57,6 +61,9 @@ impl Pass for Autodiff {
     }
 
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
+        // Readers of one tensor through equal views shall read the same value, so that the parts of its gradient meet.
+        SimplifyViews.run(graph, context)?;
+        MergeEqual.run(graph, context)?;
         *graph = differentiate(graph, context.gradients)?;
         context.report.restart(graph);
         Ok(true)

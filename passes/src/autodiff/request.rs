@@ -70,7 +70,12 @@ impl Gradients {
         }
         // What is named twice has one gradient.
         let mut seen: Vec<Value> = Vec::new();
-        chosen.retain(|source| !seen.contains(&source.value) && { seen.push(source.value); true });
+        chosen.retain(|source| {
+            !seen.contains(&source.value) && {
+                seen.push(source.value);
+                true
+            }
+        });
         Ok(chosen)
     }
 }
