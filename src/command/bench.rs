@@ -1,11 +1,11 @@
 //! `eglu bench`: fused beside unfused.
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::{Plan, lower};
 use eglu_ir::{import::Imported, weights::Weights};
-use eglu_passes::{Options, Pipeline};
+use eglu_passes::Pipeline;
 use eglu_runtime::{
     Device, Executable,
     bench::{self, BenchError},
@@ -52,6 +52,8 @@ pub struct Bench {
     /// Where to write the result as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 /// Steps of the progress bar.
@@ -86,7 +88,8 @@ impl Bench {
         let mut imported = model::load(&self.model)?;
         let profile = device::profile_of(self.device)?;
         let plan = |pipeline: Pipeline| -> Result<Plan, Failure> {
-            Ok(lower(&pipeline.run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?)
+            let options = self.differentiate.options(&imported, profile.clone());
+            Ok(lower(&self.differentiate.before(pipeline).run(imported.graph.clone(), &options)?.graph)?)
         };
         let (unfused, fused) = (plan(Pipeline::unfused())?, plan(Pipeline::standard())?);
         let bindings = inputs::sizes(&unfused, self.tokens, &self.dims)?;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod device;
+mod differentiate;
 mod doctor;
 mod emit;
 mod inspect;

@@ -1,11 +1,11 @@
 //! `eglu run`: results of a model, compared with a reference.
 
-use super::model;
+use super::{differentiate::Differentiate, model};
 use crate::{failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
 use eglu_ir::{DType, Graph, Tensor, graph::OutputKind, import::reference::write_tensors};
-use eglu_passes::{Options, Pipeline};
+use eglu_passes::Pipeline;
 use eglu_runtime::{
     Device, Executable,
     compare::{Tolerance, compare_all},
@@ -40,6 +40,8 @@ pub struct Run {
     /// Weights that the archive lacks, or that replace its own, by name
     #[arg(long, value_name = "FILE.safetensors")]
     weights: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Run {
@@ -50,12 +52,13 @@ impl Run {
             model::add_weights(&mut imported, weights)?;
         }
         model::require_weights(&imported)?;
-        let inputs = self.read_inputs(&imported.graph)?;
         let expected = self.expect.as_deref().map(model::tensors).transpose()?;
 
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let profile = super::device::profile_of(self.device)?;
-        let optimized = pipeline.run(imported.graph, &Options::new(profile))?;
+        let options = self.differentiate.options(&imported, profile);
+        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
+        let inputs = self.read_inputs(&optimized.graph)?;
         let plan = lower(&optimized.graph)?;
         let kinds: Vec<OutputKind> = plan.outputs.iter().map(|output| output.kind.clone()).collect();
         let executable = Executable::load(plan, &imported.weights, &self.device)?;
