@@ -12,7 +12,10 @@ mod error;
 mod executable;
 pub mod inputs;
 pub mod memory;
+pub mod package;
+pub mod whole;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
 pub use executable::{Backend, Executable, RunTime, StepTime, Timed, WeightSource};
+pub use package::Package;

@@ -60,6 +60,12 @@ pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> 
     compile_into(modules, arch, &Cache::from_env(&|name| std::env::var_os(name)))
 }
 
+/// The compiler and its version, as packages record it.
+pub fn compiler() -> Result<String, CudaError> {
+    let (major, minor) = Nvrtc::open()?.version();
+    Ok(format!("NVRTC {major}.{minor}"))
+}
+
 /// [`compile`] with another disk cache.
 pub(crate) fn compile_into(modules: &[Module], arch: &str, cache: &Cache) -> Result<Vec<Cubin>, CudaError> {
     let nvrtc = Nvrtc::open()?;

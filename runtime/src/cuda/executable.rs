@@ -58,7 +58,17 @@ impl CudaExecutable {
         Self::with_cubins(Context::open(ordinal)?, plan, &cubins, weights)
     }
 
-    /// [`CudaExecutable::load`] with the plan's modules compiled already.
+    /// [`CudaExecutable::load`] with the plan's modules compiled already, in their order.
+    pub fn with_kernels(
+        plan: CudaPlan,
+        cubins: &[Cubin],
+        weights: WeightSource<'_>,
+        ordinal: usize,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        Self::with_cubins(Context::open(ordinal)?, plan, cubins, weights)
+    }
+
+    /// [`CudaExecutable::with_kernels`] on any context.
     pub(super) fn with_cubins(
         context: Arc<Context>,
         plan: CudaPlan,
