@@ -12,7 +12,9 @@ mod error;
 mod executable;
 pub mod inputs;
 pub mod memory;
+mod phases;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
-pub use executable::{Backend, Executable, RunTime, StepTime, Timed, WeightSource};
+pub use executable::{Backend, Executable, KernelTime, RunTime, StepTime, Timed, WeightSource};
+pub use phases::{Phase, Phases, Progress};
