@@ -3,7 +3,7 @@
 use super::statistics::Spread;
 use indexmap::IndexMap;
 use serde::Serialize;
-use std::fmt::Write;
+use std::{fmt::Write, time::Instant};
 
 /// Fused against unfused. Serialises as the command's JSON contract.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,8 +65,28 @@ pub struct Measurement {
     pub arena_sum: u64,
     /// How many runs were timed.
     pub runs: usize,
+    /// The time of each run, in order, milliseconds.
+    pub runs_ms: Vec<f64>,
     /// The steps, in order.
     pub each: Vec<StepReport>,
+    /// The kernels of one run of middling time, with the clock between them.
+    pub timeline: Vec<KernelReport>,
+    /// When that run began.
+    #[serde(skip)]
+    pub timeline_began: Option<Instant>,
+}
+
+/// When one kernel ran.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelReport {
+    /// The kernel's name; that of its node where steps have no kernels of their own.
+    pub name: String,
+    /// Position in [`Measurement::each`] of its step.
+    pub step: usize,
+    /// Its start, milliseconds after the start of the run.
+    pub start_ms: f64,
+    /// Its time, milliseconds.
+    pub ms: f64,
 }
 
 /// Time of one step.
