@@ -9,6 +9,7 @@ use eglu_ir::{DeviceProfile, Graph, NodeKind, TensorType, profile, weights::Weig
 use eglu_passes::{Options, PassError, Pipeline};
 use eglu_runtime::{
     cuda::{self, CudaError},
+    inputs,
     package::{self, CPU, Program},
 };
 use indexmap::IndexMap;
@@ -79,5 +80,6 @@ pub fn compile(
         graph.node_ids().find(is).map(|id| (path.clone(), graph.node(id).outputs[0].clone()))
     };
     let absent: IndexMap<Arc<str>, TensorType> = weights.missing(graph).iter().filter_map(ty).collect();
-    Ok(Program { name: graph.name.clone(), targets, weights: weights.clone(), absent })
+    let bounds = inputs::bounds(&lower(graph)?);
+    Ok(Program { name: graph.name.clone(), targets, weights: weights.clone(), absent, bounds })
 }

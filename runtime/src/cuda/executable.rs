@@ -86,6 +86,7 @@ impl CudaExecutable {
         cubins: &[Cubin],
         weights: WeightSource<'_>,
         ordinal: usize,
+        phases: &Phases,
     ) -> Result<CudaExecutable, RuntimeError> {
         Self::with_cubins(phases.time("context", || Context::open(ordinal))?, plan, cubins, weights, phases)
     }

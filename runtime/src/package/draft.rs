@@ -3,13 +3,13 @@
 use super::{
     PackageError,
     manifest::{
-        CPU, FORMAT, MANIFEST, Manifest, ModuleRecord, PlanRecord, ProgramRecord, ReferenceRecord, TargetRecord, VERSION,
-        WeightRecord,
+        CPU, FORMAT, InputRecord, MANIFEST, Manifest, ModuleRecord, PlanRecord, ProgramRecord, ReferenceRecord, TargetRecord,
+        VERSION, WeightRecord,
     },
     seal,
 };
-use crate::{cuda::Cubin, whole::write_whole};
-use eglu_codegen::{Plan, Source, cuda::CudaPlan};
+use crate::{cuda::Cubin, inputs::Bound, whole::write_whole};
+use eglu_codegen::{Plan, PlanInput, Source, cuda::CudaPlan};
 use eglu_ir::{
     TensorType,
     import::Archive,
@@ -47,6 +47,8 @@ pub struct Program {
     pub weights: Weights,
     /// Types of the weights without contents, which must be given when it is run.
     pub absent: IndexMap<Arc<str>, TensorType>,
+    /// What the model says of its integer inputs, in signature order: see [`bounds`](crate::inputs::bounds).
+    pub bounds: Vec<Vec<Bound>>,
 }
 
 /// A package to be written.
@@ -243,9 +245,11 @@ fn weights_of(program: &Program) -> IndexSet<Arc<str>> {
         .collect()
 }
 
-fn signature(program: &Program) -> (IndexMap<Arc<str>, String>, Vec<String>) {
+fn signature(program: &Program) -> (IndexMap<Arc<str>, InputRecord>, Vec<String>) {
     let Some(plan) = program.targets.first().map(Target::plan) else { return Default::default() };
-    let inputs = plan.inputs.iter().map(|input| (input.name.clone(), input.ty.to_string())).collect();
+    let bounds = program.bounds.iter().cloned().chain(std::iter::repeat(vec![]));
+    let record = |(input, bounds): (&PlanInput, _)| (input.name.clone(), InputRecord { ty: input.ty.to_string(), bounds });
+    let inputs = plan.inputs.iter().zip(bounds).map(record).collect();
     (inputs, plan.outputs.iter().map(|output| output.tensor.ty().to_string()).collect())
 }
 

@@ -6,7 +6,7 @@ use super::{
     read::ProgramInfo,
 };
 use crate::{
-    Device, Executable, RuntimeError,
+    Device, Executable, Phases, RuntimeError,
     cpu::CpuExecutable,
     cuda::{Cubin, CudaExecutable, DeviceFacts},
     executable::checked_source,
@@ -21,21 +21,26 @@ impl ProgramInfo<'_> {
     /// Makes the program ready on a device, with no compiler. `weights` are those of [`weights`](ProgramInfo::weights), or others of the same
     /// names and types.
     pub fn load(&self, weights: &Weights, device: &Device) -> Result<Executable, RuntimeError> {
+        self.load_in_phases(weights, device, &Phases::default())
+    }
+
+    /// [`load`](ProgramInfo::load), with its phases timed and told of.
+    pub fn load_in_phases(&self, weights: &Weights, device: &Device, phases: &Phases) -> Result<Executable, RuntimeError> {
         match device {
             Device::Cpu => {
                 let target = self.record.targets.iter().find(|target| target.arch == CPU);
                 let target = target.ok_or_else(|| self.no_target("the host", CPU))?;
-                let record = self.plan(target)?;
+                let record = phases.time("package", || self.plan(target))?;
                 record.plan.check().map_err(|source| self.unfit(target, source))?;
                 let source = checked_source(&record.plan, weights);
-                let backend = CpuExecutable::load(record.plan.clone(), &source, None)?;
+                let backend = phases.time("weights", || CpuExecutable::load(record.plan.clone(), &source, None))?;
                 Ok(Executable::new(Box::new(backend)))
             }
             Device::Cuda(ordinal) => {
-                let facts = DeviceFacts::of(*ordinal)?;
-                let (plan, cubins) = self.for_device(&facts)?;
+                let facts = phases.time("device", || DeviceFacts::of(*ordinal))?;
+                let (plan, cubins) = phases.time("package", || self.for_device(&facts))?;
                 let source = checked_source(&plan.plan, weights);
-                let backend = CudaExecutable::with_kernels(plan.clone(), &cubins, &source, *ordinal)?;
+                let backend = CudaExecutable::with_kernels(plan.clone(), &cubins, &source, *ordinal, phases)?;
                 Ok(Executable::new(Box::new(backend)))
             }
         }

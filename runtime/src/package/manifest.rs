@@ -1,5 +1,6 @@
 //! `manifest.json`: what a package holds, and where.
 
+use crate::inputs::Bound;
 use eglu_codegen::{
     Plan,
     cuda::{Launch, Scratch},
@@ -42,8 +43,8 @@ pub(super) struct Manifest {
 #[serde(deny_unknown_fields)]
 pub(super) struct ProgramRecord {
     pub name: String,
-    /// Name and type of each input, in signature order, for people; the plans have them, too.
-    pub inputs: IndexMap<Arc<str>, String>,
+    /// Each input by name, in signature order, for people; the plans have them, too.
+    pub inputs: IndexMap<Arc<str>, InputRecord>,
     /// Type of each output, in signature order.
     pub outputs: Vec<String>,
     pub targets: Vec<TargetRecord>,
@@ -54,6 +55,17 @@ pub(super) struct ProgramRecord {
     /// Weights that the model needs and that came without contents.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub absent: IndexMap<Arc<str>, TensorType>,
+}
+
+/// An input.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InputRecord {
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// What the model says of the values, for those who draw some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bound>,
 }
 
 /// A plan for one architecture.

@@ -6,6 +6,7 @@ use super::{
     manifest::{FORMAT, Header, MANIFEST, Manifest, ProgramRecord, ReferenceRecord, VERSION},
     seal,
 };
+use crate::inputs::Bound;
 use eglu_ir::{TensorType, import::Archive, weights::Weights};
 use indexmap::IndexMap;
 use std::{
@@ -115,7 +116,12 @@ impl<'a> ProgramInfo<'a> {
 
     /// Name and type of each input, in signature order.
     pub fn inputs(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        self.record.inputs.iter().map(|(name, ty)| (&**name, ty.as_str()))
+        self.record.inputs.iter().map(|(name, input)| (&**name, input.ty.as_str()))
+    }
+
+    /// What the model says of its integer inputs, in signature order.
+    pub fn bounds(&self) -> Vec<Vec<Bound>> {
+        self.record.inputs.values().map(|input| input.bounds.clone()).collect()
     }
 
     /// Type of each output, in signature order.
