@@ -181,7 +181,7 @@ impl Pipeline {
             let start = Instant::now();
             let mut context = Context { profile: &options.profile, gradients: &options.gradients, report: &mut report };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
-            report.add_time(name, start.elapsed());
+            report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
             if options.print == PrintAfter::All || (options.print == PrintAfter::Changed && changed) {
                 let note = if changed { "" } else { " (nothing changed)" };

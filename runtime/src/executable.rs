@@ -1,7 +1,7 @@
 //! A plan made ready on a device.
 
-use crate::{Device, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
-use eglu_codegen::{Plan, Source};
+use crate::{Device, Phases, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
+use eglu_codegen::{Buffer, Plan, Source};
 use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind, weights::Weights};
 use std::{collections::HashMap, sync::Arc};
 
@@ -34,6 +34,9 @@ pub trait Timed {
     /// Runs the plan once and measures each step by itself, in the order of the plan; these need not add up to a whole run.
     fn time_steps(&mut self) -> Result<Vec<StepTime>, RuntimeError>;
 
+    /// Runs the plan once and says when each kernel ran. The clock stands between kernels, so that they are further apart than in a plain run.
+    fn time_kernels(&mut self) -> Result<Vec<KernelTime>, RuntimeError>;
+
     /// The outputs of the latest run, as dense host tensors.
     fn outputs(&mut self) -> Result<Vec<Tensor>, RuntimeError>;
 
@@ -61,6 +64,38 @@ pub struct StepTime {
     pub seconds: f64,
 }
 
+/// When one kernel ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    /// Position in [`Plan::steps`] of the step it belongs to.
+    pub step: usize,
+    /// The kernel's name.
+    pub name: Arc<str>,
+    /// Its start, seconds after the start of the run.
+    pub start: f64,
+    /// Seconds on the device.
+    pub seconds: f64,
+}
+
+/// The weights that a plan reads, each checked to be as the plan wants it.
+pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl Fn(&str) -> Result<Tensor, RuntimeError> + 'a {
+    let weight = |buffer: &'a Buffer| match &buffer.source {
+        Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
+        _ => None,
+    };
+    let expected: HashMap<&str, (DType, &Dim)> = plan.buffers.iter().filter_map(weight).collect();
+    move |path| {
+        let tensor = weights.get(path)?;
+        match expected.get(path) {
+            Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
+                let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
+                Err(RuntimeError::WeightType { name: path.into(), want, found })
+            }
+            _ => Ok(tensor),
+        }
+    }
+}
+
 /// A plan with its weights on a device, ready to run. Shared by threads, each run is on its own memory.
 pub struct Executable {
     backend: Box<dyn Backend>,
@@ -76,27 +111,15 @@ impl std::fmt::Debug for Executable {
 impl Executable {
     /// Makes a plan ready on a device: weights in place, kernels compiled or taken from the cache.
     pub fn load(plan: Plan, weights: &Weights, device: &Device) -> Result<Executable, RuntimeError> {
-        let expected: HashMap<&str, (DType, &Dim)> = plan
-            .buffers
-            .iter()
-            .filter_map(|buffer| match &buffer.source {
-                Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
-                _ => None,
-            })
-            .collect();
-        let source = |path: &str| {
-            let tensor = weights.get(path)?;
-            match expected.get(path) {
-                Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
-                    let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
-                    Err(RuntimeError::WeightType { name: path.into(), want, found })
-                }
-                _ => Ok(tensor),
-            }
-        };
+        Executable::load_in_phases(plan, weights, device, &Phases::default())
+    }
+
+    /// [`load`](Executable::load), with its phases timed and told of.
+    pub fn load_in_phases(plan: Plan, weights: &Weights, device: &Device, phases: &Phases) -> Result<Executable, RuntimeError> {
+        let source = checked_source(&plan, weights);
         let backend: Box<dyn Backend> = match device {
-            Device::Cpu => Box::new(CpuExecutable::load(plan.clone(), &source, None)?),
-            Device::Cuda(ordinal) => Box::new(CudaExecutable::build(&plan, &source, *ordinal)?),
+            Device::Cpu => Box::new(phases.time("weights", || CpuExecutable::load(plan.clone(), &source, None))?),
+            Device::Cuda(ordinal) => Box::new(CudaExecutable::build_in_phases(&plan, &source, *ordinal, phases)?),
         };
         Ok(Executable::new(backend))
     }

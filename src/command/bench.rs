@@ -1,5 +1,7 @@
 //! `eglu bench`: fused beside unfused.
 
+mod package;
+
 use super::{device, differentiate::Differentiate, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
@@ -10,6 +12,7 @@ use eglu_runtime::{
     Device, Executable,
     bench::{self, BenchError},
     inputs::{self, Routing, Spec},
+    package::is_package,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{path::PathBuf, time::Duration};
@@ -20,8 +23,11 @@ use std::{path::PathBuf, time::Duration};
 /// least and the greatest. Weights are the archive's own; where it has none, they are drawn at random.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Model: .pt2 or .json
+    /// Model: .pt2 or .json, or a package: .eglu, whose plan is measured alone
     model: PathBuf,
+    /// Which program of a package; not needed where it has one
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
     /// Value of a dynamic dim; those not given are 256, or what is nearest in range
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
     dims: Vec<(String, i64)>,
@@ -85,6 +91,9 @@ fn indexed_spec(text: &str) -> Result<(usize, Spec), String> {
 impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
+        if is_package(&self.model) {
+            return self.run_package();
+        }
         let mut imported = model::load(&self.model)?;
         let profile = device::profile_of(self.device)?;
         let plan = |pipeline: Pipeline| -> Result<Plan, Failure> {

@@ -7,7 +7,7 @@ use super::{
     scratch::Scratch,
     view::{View, ViewError, extents},
 };
-use crate::{Backend, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory, memory::MemoryPlan};
+use crate::{Backend, KernelTime, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory, memory::MemoryPlan};
 use eglu_codegen::{Arg, BufferId, Plan, Source, Step, TensorRef};
 use eglu_ir::{Bindings, Tensor};
 use rayon::ThreadPool;
@@ -211,6 +211,19 @@ impl Timed for Run<'_> {
         this.executable.on_pool(|| {
             this.steps(|step, seconds| {
                 times.push(StepTime { step, name: this.executable.plan.steps[step].name.clone(), seconds });
+            })
+        })?;
+        Ok(times)
+    }
+
+    fn time_kernels(&mut self) -> Result<Vec<KernelTime>, RuntimeError> {
+        let this = &*self;
+        let mut times = Vec::with_capacity(this.executable.plan.steps.len());
+        let begin = Instant::now();
+        this.executable.on_pool(|| {
+            this.steps(|step, seconds| {
+                let name = this.executable.plan.steps[step].name.clone();
+                times.push(KernelTime { step, name, start: (begin.elapsed().as_secs_f64() - seconds).max(0.0), seconds });
             })
         })?;
         Ok(times)

@@ -5,6 +5,7 @@ use super::{
     cache::{self, Cache, Key},
     nvrtc::Nvrtc,
 };
+use crate::Phases;
 use eglu_codegen::cuda::Module;
 use std::{
     collections::HashMap,
@@ -57,18 +58,36 @@ pub struct CompileError {
 ///
 /// Results are kept in memory and in the cache folder. No fast-math option is given, so arithmetic is IEEE's.
 pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> {
-    compile_into(modules, arch, &Cache::from_env(&|name| std::env::var_os(name)))
+    compile_in_phases(modules, arch, &Phases::default())
 }
 
-/// [`compile`] with another disk cache.
-pub(crate) fn compile_into(modules: &[Module], arch: &str, cache: &Cache) -> Result<Vec<Cubin>, CudaError> {
+/// The compiler and its version, as packages record it.
+pub fn compiler() -> Result<String, CudaError> {
+    let (major, minor) = Nvrtc::open()?.version();
+    Ok(format!("NVRTC {major}.{minor}"))
+}
+
+/// [`compile`], timed and told of as the phase `compile`.
+pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
+    let cache = Cache::from_env(&|name| std::env::var_os(name));
+    phases.time("compile", || compile_into(modules, arch, &cache, &|done| phases.tell("compile", done, modules.len())))
+}
+
+/// [`compile`] with another disk cache; `told` is told how many modules are done.
+pub(crate) fn compile_into(
+    modules: &[Module],
+    arch: &str,
+    cache: &Cache,
+    told: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<Cubin>, CudaError> {
     let nvrtc = Nvrtc::open()?;
     let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = modules.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let (at, Some(module)) = next_of(&next, modules) {
             // Each slot is taken by one thread only.
             let _ = slots[at].set(compile_one(nvrtc, module, arch, cache));
+            told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(modules.len());

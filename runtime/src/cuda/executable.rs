@@ -9,7 +9,7 @@ use super::{
     stream::Stream,
     timed::CudaTimed,
 };
-use crate::{Backend, RuntimeError, Timed, WeightSource, memory::ALIGN};
+use crate::{Backend, Phases, RuntimeError, Timed, WeightSource, memory::ALIGN};
 use eglu_codegen::{
     Plan, Source,
     cuda::{CudaPlan, emit},
@@ -48,26 +48,60 @@ pub struct CudaExecutable {
 impl CudaExecutable {
     /// Emits kernels for device `ordinal` and loads them with the weights.
     pub fn build(plan: &Plan, weights: WeightSource<'_>, ordinal: usize) -> Result<CudaExecutable, RuntimeError> {
-        Self::load(emit(plan, DeviceFacts::of(ordinal)?.target())?, weights, ordinal)
+        Self::build_in_phases(plan, weights, ordinal, &Phases::default())
+    }
+
+    /// [`CudaExecutable::build`], with its phases timed and told of.
+    pub fn build_in_phases(
+        plan: &Plan,
+        weights: WeightSource<'_>,
+        ordinal: usize,
+        phases: &Phases,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        let facts = phases.time("device", || DeviceFacts::of(ordinal))?;
+        let plan = phases.time("emit", || emit(plan, facts.target()))?;
+        Self::load_in_phases(plan, weights, ordinal, phases)
     }
 
     /// Compiles the plan's kernels for device `ordinal`, or takes them from the cache, and uploads the weights.
     pub fn load(plan: CudaPlan, weights: WeightSource<'_>, ordinal: usize) -> Result<CudaExecutable, RuntimeError> {
-        let facts = DeviceFacts::of(ordinal)?;
-        let cubins = compile::compile(&plan.modules, &facts.arch()?)?;
-        Self::with_cubins(Context::open(ordinal)?, plan, &cubins, weights)
+        Self::load_in_phases(plan, weights, ordinal, &Phases::default())
     }
 
-    /// [`CudaExecutable::load`] with the plan's modules compiled already.
+    fn load_in_phases(
+        plan: CudaPlan,
+        weights: WeightSource<'_>,
+        ordinal: usize,
+        phases: &Phases,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        let arch = DeviceFacts::of(ordinal)?.arch()?;
+        let cubins = compile::compile_in_phases(&plan.modules, &arch, phases)?;
+        let context = phases.time("context", || Context::open(ordinal))?;
+        Self::with_cubins(context, plan, &cubins, weights, phases)
+    }
+
+    /// [`CudaExecutable::load`] with the plan's modules compiled already, in their order.
+    pub fn with_kernels(
+        plan: CudaPlan,
+        cubins: &[Cubin],
+        weights: WeightSource<'_>,
+        ordinal: usize,
+        phases: &Phases,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        Self::with_cubins(phases.time("context", || Context::open(ordinal))?, plan, cubins, weights, phases)
+    }
+
+    /// [`CudaExecutable::with_kernels`] on any context.
     pub(super) fn with_cubins(
         context: Arc<Context>,
         plan: CudaPlan,
         cubins: &[Cubin],
         weights: WeightSource<'_>,
+        phases: &Phases,
     ) -> Result<CudaExecutable, RuntimeError> {
         context.enter()?;
-        let functions = Functions::load(&context, &plan, cubins)?;
-        let (memory, resident) = upload_weights(&context, &plan.plan, weights)?;
+        let functions = phases.time("modules", || Functions::load(&context, &plan, cubins))?;
+        let (memory, resident) = phases.time("weights", || upload_weights(&context, &plan.plan, weights))?;
         let set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
         let debug = Debug { poison: set("EGLU_POISON"), wait_for_each: set("EGLU_SYNC") };
         let loaded = Loaded { plan, functions, resident, _weights: memory, debug };

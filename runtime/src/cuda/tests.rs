@@ -100,7 +100,7 @@ fn weight(name: &str) -> Result<Tensor, RuntimeError> {
 
 fn load_plan(fake: &Fake, plan: CudaPlan) -> Result<CudaExecutable, RuntimeError> {
     let cubin = Cubin { image: Arc::new([]), log: "".into() };
-    CudaExecutable::with_cubins(fake.context(), plan, &[cubin], &weight)
+    CudaExecutable::with_cubins(fake.context(), plan, &[cubin], &weight, &crate::Phases::default())
 }
 
 fn load(fake: &Fake) -> CudaExecutable {
@@ -235,6 +235,10 @@ fn times_runs_and_steps() {
     assert_eq!(timed.time_run().unwrap().seconds, 2e-3);
     let steps = timed.time_steps().unwrap();
     assert_eq!(steps.iter().map(|step| (step.step, &*step.name)).collect::<Vec<_>>(), [(0, "add_1"), (1, "double_1")]);
+    let kernels = timed.time_kernels().unwrap();
+    assert_eq!(kernels.iter().map(|kernel| kernel.step).collect::<Vec<_>>(), [0, 1, 1]);
+    assert!(kernels.iter().map(|kernel| kernel.start).eq([0.0, 2e-3, 4e-3]), "{kernels:?}");
+    assert!(kernels.iter().all(|kernel| kernel.seconds == 2e-3 && !kernel.name.is_empty()));
     check(5, &timed.outputs().unwrap());
     let (peak, sum) = timed.memory();
     assert!(peak > 0 && peak <= sum);
@@ -256,7 +260,7 @@ fn inputs_weights_and_launches_that_do_not_fit_are_errors() {
     assert!(error.contains("`add`") && error.contains("70000"), "{error}");
     let cubin = Cubin { image: Arc::new([]), log: "".into() };
     let wrong = |_: &str| Ok(Tensor::from_slice(DType::F32, &[3], &[0f32; 3]).unwrap());
-    let error = CudaExecutable::with_cubins(fake.context(), plan(), &[cubin], &wrong).err();
+    let error = CudaExecutable::with_cubins(fake.context(), plan(), &[cubin], &wrong, &crate::Phases::default()).err();
     assert!(matches!(error, Some(RuntimeError::WeightType { .. })));
     let mut unknown = plan();
     unknown.launches[0].entry = "absent".into();
