@@ -18,6 +18,8 @@
 //! # }
 //! ```
 
+pub mod ahead;
+
 pub use eglu_codegen as codegen;
 pub use eglu_codegen::{Plan, lower};
 pub use eglu_ir::import::{self, reference};

@@ -2,20 +2,17 @@
 //!
 //! The format: *Trace Event Format*, Google, 2016; complete events (`"ph": "X"`) in microseconds on tracks of processes and threads.
 
-use eglu_passes::Optimized;
-use eglu_runtime::{
-    Phase,
-    bench::{Comparison, Measurement},
-};
+use eglu_passes::report::Ran;
+use eglu_runtime::{Phase, bench::Measurement};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Tracks as (process, thread): the host's two, and one of the device for each plan.
-const PHASES: (u32, u32) = (1, 1);
-const PASSES: (u32, u32) = (1, 2);
-const UNFUSED: (u32, u32) = (2, 1);
-const FUSED: (u32, u32) = (2, 2);
+/// The processes of the trace, and the host's tracks in it as (process, thread).
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const PHASES: (u32, u32) = (HOST, 1);
+const PASSES: (u32, u32) = (HOST, 2);
 
 #[derive(Serialize)]
 struct Event {
@@ -31,23 +28,16 @@ struct Event {
     args: Value,
 }
 
-/// The trace as JSON. Times count from the beginning of the first phase.
-pub fn trace(comparison: &Comparison, optimized: &Optimized, phases: &[Phase]) -> String {
-    let mut events = vec![
-        named("process_name", (1, 0), "host"),
-        named("thread_name", PHASES, "phases"),
-        named("thread_name", PASSES, "passes"),
-        named("process_name", (2, 0), &comparison.device),
-        named("thread_name", UNFUSED, "one run, unfused"),
-        named("thread_name", FUSED, "one run, fused"),
-    ];
-    let passes = &optimized.report.passes;
-    let plans = [&comparison.unfused, &comparison.fused];
+/// The trace as JSON: plans measured on a device, each with what its track is called. Times count from the beginning of what was first.
+pub fn trace(device: &str, plans: &[(&str, &Measurement)], passes: &[Ran], phases: &[Phase]) -> String {
+    let mut events = vec![named("process_name", (HOST, 0), "host"), named("thread_name", PHASES, "phases")];
+    if !passes.is_empty() {
+        events.push(named("thread_name", PASSES, "passes"));
+    }
+    events.push(named("process_name", (DEVICE, 0), device));
     let starts = phases.iter().map(|phase| phase.start).chain(passes.iter().map(|pass| pass.start));
-    let Some(zero) = starts.chain(plans.into_iter().filter_map(|plan| plan.timeline_began)).min() else {
-        return render(events);
-    };
-    let at = |instant: Instant| 1e6 * instant.saturating_duration_since(zero).as_secs_f64();
+    let zero = starts.chain(plans.iter().filter_map(|(_, plan)| plan.timeline_began)).min();
+    let at = |instant: Instant| zero.map_or(0.0, |zero| 1e6 * instant.saturating_duration_since(zero).as_secs_f64());
     for phase in phases {
         let args = if phase.note.is_empty() { json!({}) } else { json!({ "note": phase.note }) };
         events.push(slice(&phase.name, "phase", PHASES, (at(phase.start), 1e6 * phase.seconds), args));
@@ -55,12 +45,13 @@ pub fn trace(comparison: &Comparison, optimized: &Optimized, phases: &[Phase]) -
     for pass in passes {
         events.push(slice(&pass.pass, "pass", PASSES, (at(pass.start), 1e6 * pass.time.as_secs_f64()), json!({})));
     }
-    for (plan, track) in [(&comparison.unfused, UNFUSED), (&comparison.fused, FUSED)] {
+    for (track, (name, plan)) in (1..).zip(plans) {
+        events.push(named("thread_name", (DEVICE, track), name));
         if let Some(began) = plan.timeline_began {
-            kernels(&mut events, plan, track, at(began));
+            kernels(&mut events, plan, (DEVICE, track), at(began));
         }
     }
-    render(events)
+    json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string() + "\n"
 }
 
 fn kernels(events: &mut Vec<Event>, plan: &Measurement, track: (u32, u32), began: f64) {
@@ -85,8 +76,4 @@ fn slice(name: &str, cat: &'static str, (pid, tid): (u32, u32), (ts, dur): (f64,
 
 fn named(what: &str, (pid, tid): (u32, u32), name: &str) -> Event {
     Event { name: what.into(), cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args: json!({ "name": name }) }
-}
-
-fn render(events: Vec<Event>) -> String {
-    json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string() + "\n"
 }

@@ -1,7 +1,7 @@
 //! A plan made ready on a device.
 
 use crate::{Device, Phases, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
-use eglu_codegen::{Plan, Source};
+use eglu_codegen::{Buffer, Plan, Source};
 use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind, weights::Weights};
 use std::{collections::HashMap, sync::Arc};
 
@@ -77,6 +77,25 @@ pub struct KernelTime {
     pub seconds: f64,
 }
 
+/// The weights that a plan reads, each checked to be as the plan wants it.
+pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl Fn(&str) -> Result<Tensor, RuntimeError> + 'a {
+    let weight = |buffer: &'a Buffer| match &buffer.source {
+        Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
+        _ => None,
+    };
+    let expected: HashMap<&str, (DType, &Dim)> = plan.buffers.iter().filter_map(weight).collect();
+    move |path| {
+        let tensor = weights.get(path)?;
+        match expected.get(path) {
+            Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
+                let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
+                Err(RuntimeError::WeightType { name: path.into(), want, found })
+            }
+            _ => Ok(tensor),
+        }
+    }
+}
+
 /// A plan with its weights on a device, ready to run. Shared by threads, each run is on its own memory.
 pub struct Executable {
     backend: Box<dyn Backend>,
@@ -97,24 +116,7 @@ impl Executable {
 
     /// [`load`](Executable::load), with its phases timed and told of.
     pub fn load_in_phases(plan: Plan, weights: &Weights, device: &Device, phases: &Phases) -> Result<Executable, RuntimeError> {
-        let expected: HashMap<&str, (DType, &Dim)> = plan
-            .buffers
-            .iter()
-            .filter_map(|buffer| match &buffer.source {
-                Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
-                _ => None,
-            })
-            .collect();
-        let source = |path: &str| {
-            let tensor = weights.get(path)?;
-            match expected.get(path) {
-                Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
-                    let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
-                    Err(RuntimeError::WeightType { name: path.into(), want, found })
-                }
-                _ => Ok(tensor),
-            }
-        };
+        let source = checked_source(&plan, weights);
         let backend: Box<dyn Backend> = match device {
             Device::Cpu => Box::new(phases.time("weights", || CpuExecutable::load(plan.clone(), &source, None))?),
             Device::Cuda(ordinal) => Box::new(CudaExecutable::build_in_phases(&plan, &source, *ordinal, phases)?),

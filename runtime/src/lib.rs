@@ -12,9 +12,12 @@ mod error;
 mod executable;
 pub mod inputs;
 pub mod memory;
+pub mod package;
 mod phases;
+pub mod whole;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
 pub use executable::{Backend, Executable, KernelTime, RunTime, StepTime, Timed, WeightSource};
+pub use package::Package;
 pub use phases::{Phase, Phases, Progress};

@@ -1,8 +1,12 @@
 //! `eglu bench`: fused beside unfused.
 
+mod document;
+mod package;
+
 use super::{device, model};
 use crate::{deliver, failure::Failure, page, progress::Progress, screen::show, trace::trace};
 use clap::Args;
+use document::{Setting, cold_start_line};
 use eglu_codegen::{Plan, lower};
 use eglu_ir::{import::Imported, weights::Weights};
 use eglu_passes::{Optimized, Options, Pipeline};
@@ -10,9 +14,12 @@ use eglu_runtime::{
     Device, Executable, Phase,
     bench::{self, BenchError, Comparison},
     inputs::{self, Routing, Spec},
+    package::is_package,
 };
-use serde::Serialize;
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Measures the fused model beside the unfused one, on inputs drawn at random.
 ///
@@ -20,8 +27,11 @@ use std::{path::PathBuf, time::Duration};
 /// least and the greatest. Weights are the archive's own; where it has none, they are drawn at random.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Model: .pt2 or .json
+    /// Model: .pt2 or .json, or a package: .eglu, whose plan is measured alone
     model: PathBuf,
+    /// Which program of a package; not needed where it has one
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
     /// Value of a dynamic dim; those not given are 256, or what is nearest in range
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
     dims: Vec<(String, i64)>,
@@ -60,27 +70,6 @@ pub struct Bench {
     trace: Option<PathBuf>,
 }
 
-/// The result as JSON.
-#[derive(Serialize)]
-struct Document<'a> {
-    #[serde(flatten)]
-    comparison: &'a Comparison,
-    /// `random` or `model`.
-    weights: &'static str,
-    seed: u64,
-    version: &'static str,
-    /// Phases from the file to the first result of the fused plan.
-    cold_start: Vec<ColdPhase<'a>>,
-}
-
-#[derive(Serialize)]
-struct ColdPhase<'a> {
-    phase: &'a str,
-    ms: f64,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    note: &'a str,
-}
-
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
@@ -99,35 +88,24 @@ fn indexed_spec(text: &str) -> Result<(usize, Spec), String> {
     Ok((index, spec.parse::<Spec>().map_err(|error| error.to_string())?))
 }
 
-/// The phases of a cold start, in one line.
-fn cold_start_line(phases: &[Phase]) -> String {
-    let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);
-    let each: Vec<String> = phases.iter().map(|phase| format!("{} {}", phase.name, ms(phase.seconds))).collect();
-    let total = phases.iter().map(|phase| phase.seconds).sum();
-    format!("cold start, from the file to the first result: {} ({})", ms(total), each.join(", "))
-}
-
 impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
+        self.outputs().into_iter().try_for_each(deliver::expect_place)?;
+        if is_package(&self.model) {
+            return self.run_package();
+        }
+        if self.program.is_some() {
+            return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
+        }
         let progress = Progress::new();
         let (comparison, optimized, cold_start, random) = self.measure(&progress)?;
         drop(progress);
         let weights = if random { "random weights" } else { "weights of the model" };
-        let cold = cold_start_line(&cold_start);
-        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", comparison.table(self.top).trim_end(), self.seed));
+        let (table, cold) = (comparison.table(self.top), cold_start_line(&cold_start));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", table.trim_end(), self.seed));
         if let Some(path) = &self.json {
-            let document = Document {
-                comparison: &comparison,
-                weights: if random { "random" } else { "model" },
-                seed: self.seed,
-                version: env!("CARGO_PKG_VERSION"),
-                cold_start: cold_start
-                    .iter()
-                    .map(|phase| ColdPhase { phase: &phase.name, ms: 1e3 * phase.seconds, note: &phase.note })
-                    .collect(),
-            };
-            deliver::file(path, super::json(&document).as_bytes())?;
+            document::write(path, &comparison, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
         }
         if let Some(path) = &self.html {
             let facts = [
@@ -139,9 +117,16 @@ impl Bench {
             deliver::file(path, page::page(&subject).as_bytes())?;
         }
         if let Some(path) = &self.trace {
-            deliver::file(path, trace(&comparison, &optimized, &cold_start).as_bytes())?;
+            let plans = [("one run, unfused", &comparison.unfused), ("one run, fused", &comparison.fused)];
+            let text = trace(&comparison.device, &plans, &optimized.report.passes, &cold_start);
+            deliver::file(path, text.as_bytes())?;
         }
         Ok(())
+    }
+
+    /// The files to write.
+    fn outputs(&self) -> Vec<&Path> {
+        [&self.json, &self.html, &self.trace].into_iter().flatten().map(PathBuf::as_path).collect()
     }
 
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.

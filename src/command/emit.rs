@@ -4,10 +4,9 @@ use super::{device, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::{
-    cuda::{CudaPlan, KernelArg, Memory, Target, emit},
+    cuda::{CudaPlan, KernelArg, Memory, emit},
     lower,
 };
-use eglu_ir::DeviceProfile;
 use eglu_passes::{Options, Pipeline};
 use eglu_runtime::cuda::compile;
 use std::path::PathBuf;
@@ -40,7 +39,7 @@ impl Emit {
         let target = device::target_named(&self.arch)?;
         let imported = model::load(&self.model)?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let optimized = pipeline.run(imported.graph, &Options::new(profile_for(target)?))?;
+        let optimized = pipeline.run(imported.graph, &Options::new(target.profile().clone()))?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
         let mut files = vec![("launches.txt".to_owned(), launches(&plan).into_bytes())];
         for module in &plan.modules {
@@ -64,11 +63,6 @@ impl Emit {
         ));
         Ok(())
     }
-}
-
-/// The profile to optimise with: that of the built-in device nearest to the architecture.
-fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
-    device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
 }
 
 /// One line for each piece of scratch memory, then one for each launch with its arguments in order.

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 mod bench;
+mod compile;
 mod device;
 mod doctor;
 mod emit;
@@ -21,7 +22,7 @@ pub struct Eglu {
 }
 
 const EXIT_CODES: &str = "\
-MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json).
+MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json); run, bench and inspect take packages of `eglu compile` (.eglu), too.
 
 Exit codes: 0 success, 1 the model or the data is at fault or results differ, 2 bad usage, 3 the environment lacks something.";
 
@@ -33,6 +34,8 @@ enum Command {
     Optimize(optimize::Optimize),
     /// Write the CUDA sources and cubins of the optimised model
     Emit(emit::Emit),
+    /// Compile models ahead of time into a package that runs with no compiler
+    Compile(compile::Compile),
     /// Run a model, and compare its results with a reference
     Run(run::Run),
     /// Measure the fused model beside the unfused one
@@ -48,6 +51,7 @@ impl Eglu {
             Command::Inspect(command) => command.run(),
             Command::Optimize(command) => command.run(),
             Command::Emit(command) => command.run(),
+            Command::Compile(command) => command.run(),
             Command::Run(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Doctor(command) => command.run(),

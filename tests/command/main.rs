@@ -7,5 +7,6 @@ mod call;
 mod emit;
 mod golden;
 mod optimize;
+mod package;
 mod run;
 mod usage;

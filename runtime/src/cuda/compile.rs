@@ -61,6 +61,12 @@ pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> 
     compile_in_phases(modules, arch, &Phases::default())
 }
 
+/// The compiler and its version, as packages record it.
+pub fn compiler() -> Result<String, CudaError> {
+    let (major, minor) = Nvrtc::open()?.version();
+    Ok(format!("NVRTC {major}.{minor}"))
+}
+
 /// [`compile`], timed and told of as the phase `compile`.
 pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
     let cache = Cache::from_env(&|name| std::env::var_os(name));

@@ -32,7 +32,7 @@ mod tests;
 mod timed;
 
 pub use cache::CacheReport;
-pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases};
+pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler};
 pub use device::DeviceFacts;
 pub use error::CudaError;
 pub use executable::CudaExecutable;
