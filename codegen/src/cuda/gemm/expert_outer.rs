@@ -69,6 +69,7 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         dropped: None,
         run: 2,
         staged: None,
+        folded: None,
     };
     text += &epilogue.store(&mut kernel, 1)?;
     let code = Code {
