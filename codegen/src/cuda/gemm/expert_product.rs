@@ -137,7 +137,7 @@ impl ExpertProduct<'_> {
             _ => format!("{start} + m"),
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
-        Epilogue { program: self.program, captures, outputs, columns, row, dropped, run: 2, staged: None }
+        Epilogue { program: self.program, captures, outputs, columns, row, dropped, run: 2, staged: None, folded: None }
             .store(kernel, self.weights.len())
     }
 
