@@ -3,6 +3,7 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod cache;
 mod call;
 mod emit;
 mod golden;

@@ -7,6 +7,7 @@ use super::{
         VERSION, WeightRecord,
     },
     seal,
+    sink::Sink,
 };
 use crate::{cuda::Cubin, inputs::Bound, whole::write_whole};
 use eglu_codegen::{Plan, PlanInput, Source, cuda::CudaPlan};
@@ -19,8 +20,9 @@ use indexmap::{IndexMap, IndexSet};
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 use std::{
+    cell::RefCell,
     fs::File,
-    io::{self, BufWriter, Seek, SeekFrom, Write},
+    io::{self, Seek, SeekFrom, Write},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -81,9 +83,12 @@ impl Draft {
     pub fn write(&self, path: &Path) -> Result<(), PackageError> {
         let mut failed = None;
         let written = write_whole(path, |file| {
-            let result =
-                Writing { draft: self, path, zip: ZipWriter::new(BufWriter::new(file.try_clone()?)), cubins: IndexMap::new() }
-                    .all();
+            let full = RefCell::new(None);
+            let zip = ZipWriter::new(Sink::new(file, &full));
+            let result = Writing { draft: self, path, zip, cubins: IndexMap::new() }.all();
+            if let Some(error) = full.into_inner() {
+                return Err(error);
+            }
             result.or_else(|error| match error {
                 PackageError::Write { source, .. } => Err(source),
                 other => {
@@ -106,7 +111,7 @@ impl Draft {
 struct Writing<'a> {
     draft: &'a Draft,
     path: &'a Path,
-    zip: ZipWriter<BufWriter<File>>,
+    zip: ZipWriter<Sink<'a>>,
     /// Entries of cubins by architecture and digest.
     cubins: IndexMap<(String, [u8; 32]), String>,
 }
@@ -148,7 +153,7 @@ impl Writing<'_> {
         self.json(MANIFEST, &manifest)?;
         let failed = self.failed();
         self.zip.set_raw_comment(seal::blank().into()).map_err(|error| failed(error.into()))?;
-        self.zip.finish().map_err(|error| failed(error.into()))?.flush().map_err(failed)
+        self.zip.finish().map(drop).map_err(|error| failed(error.into()))
     }
 
     fn failed(&self) -> impl Fn(io::Error) -> PackageError + 'static + Copy + use<> {

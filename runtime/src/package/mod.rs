@@ -17,6 +17,7 @@ mod load;
 mod manifest;
 mod read;
 mod seal;
+mod sink;
 #[cfg(test)]
 mod tests;
 
