@@ -11,10 +11,12 @@ mod device;
 mod error;
 mod executable;
 pub mod inputs;
+mod lent;
 pub mod memory;
 mod phases;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
-pub use executable::{Backend, Executable, KernelTime, RunTime, StepTime, Timed, WeightSource};
+pub use executable::{Backend, Executable, KernelTime, OnDevice, RunTime, StepTime, Timed, WeightSource};
+pub use lent::{DeviceTensor, OutputPlace, OutputView, Results, Stream};
 pub use phases::{Phase, Phases, Progress};
