@@ -121,6 +121,12 @@ impl Kernel {
         self.pointer("u32", "n", Memory::Counters, Dim::from(0))
     }
 
+    /// Statements before which nothing is read that these parameters point to, though the kernel never writes it.
+    pub fn reads_from_here(&self) -> String {
+        let names = self.params.iter().filter(|param| param.starts_with("const ") && param.contains('*'));
+        names.filter_map(|param| param.rsplit(' ').next()).map(|name| format!("read_from_here({name});\n")).collect()
+    }
+
     /// A tensor map, passed by value; returns its name.
     pub fn tensor_map(&mut self, map: TensorMap) -> String {
         let name = format!("t{}", self.params.len());

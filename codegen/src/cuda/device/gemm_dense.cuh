@@ -30,7 +30,7 @@ struct DenseRing {
     DEVICE explicit DenseRing(char* shared) : base((shared_address(shared) + 1023) & ~1023u) {
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++) {
-                barrier_init(full(s), S::copiers > 0 ? S::copiers : 1);
+                barrier_init(full(s), S::copiers + 1);
                 barrier_init(empty(s), S::consumer_warps * S::blocks);
             }
             barrier_init_fence();

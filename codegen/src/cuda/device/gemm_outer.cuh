@@ -1,6 +1,7 @@
 // Weight gradients by expert on Hopper: aᵀ · b for each expert, over that expert's rows. Both operands are multiplied with their rows as K,
-// which wgmma takes from shared memory transposed; rows are picked by the expert order, and so a producer warpgroup copies them piece by
-// piece. The consumers are those of dense products (gemm_dense.cuh); blocks stay for all tiles of all matrices.
+// which wgmma takes from shared memory transposed. The copy engine brings rows that lie in the expert order; others a producer warpgroup
+// copies piece by piece, and all where an expert's rows end within a stage. The consumers are those of dense products (gemm_dense.cuh);
+// blocks stay for all tiles of all matrices.
 
 template <class T_, class Instruction_, int columns_, int stages_>
 struct OuterShape {
@@ -15,12 +16,13 @@ struct OuterShape {
     static constexpr int staging_bytes = 16 * 128;
 };
 
-// An operand: row `place` of the expert order is row order[place] / repeat of `base`.
+// An operand: row `place` of the expert order is row order[place] / repeat of `base`, or row `place` itself where repeat is 0.
 template <class T, int repeat>
 struct OuterRows {
     const T* base;
     i64 stride;
-    int width;  // a multiple of 8
+    int width;             // a multiple of 8
+    const TensorMap* map;  // of rows in the expert order, in boxes of 64 rows by 64 columns
 };
 
 // A tile of one expert's matrix, and the places of that expert's rows.
@@ -48,13 +50,21 @@ struct OuterColumns {
 #pragma unroll
         for (int j = 0; j < lines; j++) inside[j] = first + j * 64 < rows.width;
     }
-    // A row's chunks; without `place` zeros.
-    DEVICE void copy(u32 to, int place) const {
-        const T* const row = from + (place < 0 ? 0 : place / repeat) * stride;
+    // The chunks of the row at `place` of the order, which is `picked`; zeros if there is none.
+    DEVICE void copy(u32 to, int place, int picked) const {
+        const int at = repeat == 0 ? place : picked / (repeat == 0 ? 1 : repeat);
+        const T* const row = from + (picked < 0 ? 0 : at) * stride;
 #pragma unroll
-        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, place >= 0 && inside[j] ? 16 : 0);
+        for (int j = 0; j < lines; j++) cp_async_16(to + j * 8192, row + j * 64, picked >= 0 && inside[j] ? 16 : 0);
     }
 };
+
+// Asks the copy engine for 64 rows of `columns` columns.
+template <int columns>
+DEVICE void outer_load(u32 to, u32 full, const TensorMap& map, int column, int row) {
+#pragma unroll
+    for (int j = 0; j < columns / 64; j++) load_tile(to + j * 8192, map, full, column + j * 64, row, 0);
+}
 
 // Fills stages for all work; the producer warpgroup calls it. Which rows come next is read a stage, and which work a tile ahead.
 template <class S, class T, int repeat_a, int repeat_b, class WorkAt>
@@ -69,7 +79,8 @@ DEVICE void outer_produce(const DenseRing<S>& ring, const OuterRows<T, repeat_a>
 #pragma unroll
         for (int i = 0; i < count; i++) {
             const int r = k + first + i * apart;
-            next[i] = r < work.depth ? order[work.start + r] : -1;
+            // In the order itself there is nothing to look up.
+            next[i] = r >= work.depth ? -1 : repeat_a + repeat_b > 0 ? order[work.start + r] : 0;
         }
     };
     if (blockIdx.x >= total) return;
@@ -86,11 +97,18 @@ DEVICE void outer_produce(const DenseRing<S>& ring, const OuterRows<T, repeat_a>
             if (k + S::BK < work.depth) look(work, k + S::BK);
             else look(after, 0);
             barrier_wait(ring.empty(at.stage), at.phase ^ 1);
+            const bool whole = k + S::BK <= work.depth;
+            if (threadIdx.x == 0) {
+                barrier_expect(ring.full(at.stage), whole ? (repeat_a == 0 ? S::bytes_a : 0) + (repeat_b == 0 ? S::bytes_b : 0) : 0);
+                if (repeat_a == 0 && whole) outer_load<S::BM>(ring.a(at.stage), ring.full(at.stage), *a.map, work.m0, work.start + k);
+                if (repeat_b == 0 && whole) outer_load<S::BN>(ring.b(at.stage), ring.full(at.stage), *b.map, work.n0, work.start + k);
+            }
             const u32 to_a = ring.a(at.stage) + place, to_b = ring.b(at.stage) + place;
 #pragma unroll
             for (int i = 0; i < count; i++) {
-                from_a.copy(to_a + i * (apart * 128), rows[i]);
-                from_b.copy(to_b + i * (apart * 128), rows[i]);
+                const int place = work.start + k + first + i * apart;
+                if (repeat_a > 0 || !whole) from_a.copy(to_a + i * (apart * 128), place, rows[i]);
+                if (repeat_b > 0 || !whole) from_b.copy(to_b + i * (apart * 128), place, rows[i]);
             }
             barrier_arrive_copies(ring.full(at.stage));
             at.advance();

@@ -1,4 +1,5 @@
-// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it.
+// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it. They take
+// turns, tile by tile: while one stores, with all that its epilogue reads and writes, the other multiplies.
 //
 // Two blocks form a cluster and take neighbouring row tiles against the same columns: each loads half of B and multicasts it to both.
 // B's tile stacks the lanes: 256 / lanes columns of each, so that all lanes of an element are in the registers of one thread. Two lanes
@@ -11,9 +12,10 @@ struct WgmmaShape {
     static constexpr int lanes = lanes_, stages = stages_;
     static constexpr bool paired = paired_;
     static constexpr bool across = across_;  // B's columns are contiguous, not K
-    static constexpr int BM = 128, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
+    static constexpr int BM = 64, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
     static constexpr int bytes_a = BM * BK * 2, bytes_b = 256 * BK * 2, stage_bytes = bytes_a + bytes_b;
-    static constexpr int producers = 128, consumer_warps = 8, blocks = 2;
+    // A stage is read by the warpgroup whose tile it is part of.
+    static constexpr int producers = 128, consumer_warps = 4, blocks = 2;
 };
 
 // A stage and how often the ring came round to it.
@@ -90,20 +92,29 @@ DEVICE void produce_gathered(const WgmmaRing<S>& ring, RingPosition<S>& at, i64 
     }
 }
 
-// The products of one consumer warpgroup: 64 rows.
+// The products of one consumer warpgroup: a tile of 64 rows.
 template <class S, bool gathered>
 struct WgmmaTile {
     const WgmmaRing<S>& ring;
     RingPosition<S> at;
-    int first;  // row of the block's tile
+    u32 turns;  // the next tile is this warpgroup's where they are even
     float d[128];
 
-    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), first(((int)threadIdx.x - S::producers) / 128 * 64) {}
+    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), turns((threadIdx.x - S::producers) / 128) {}
 
-    // Takes `depth` columns of K from the ring; multiplies them if any of this warpgroup's rows is among the `rows` first.
-    DEVICE void multiply(i64 depth, i64 rows) {
-        const int steps = (int)((depth + S::BK - 1) / S::BK);
-        if (rows <= first) {
+    // True if the next tile, of `depth` columns of K, is the other warpgroup's; its stages are passed over then.
+    DEVICE bool is_others(int depth) {
+        if ((turns++ & 1) == 0) return false;
+        const u32 stage = at.stage + (u32)((depth + S::BK - 1) / S::BK);
+        at.stage = stage % S::stages;
+        at.phase ^= stage / S::stages & 1;
+        return true;
+    }
+
+    // Takes `depth` columns of K from the ring; multiplies them if there are any `rows`.
+    DEVICE void multiply(int depth, int rows) {
+        const int steps = (depth + S::BK - 1) / S::BK;
+        if (rows <= 0) {
             for (int step = 0; step < steps; step++) {
                 barrier_wait(ring.full(at.stage), at.phase);
                 release(at.stage);
@@ -118,7 +129,7 @@ struct WgmmaTile {
         for (int step = 0; step < steps; step++) {
             barrier_wait(ring.full(at.stage), at.phase);
             if (gathered) fence_shared_for_tensor_cores();
-            const u64 a = matrix_descriptor(ring.a(at.stage) + first * 128);
+            const u64 a = matrix_descriptor(ring.a(at.stage));
             const u64 b = S::across ? matrix_descriptor_of_rows(ring.b(at.stage), 8192) : matrix_descriptor(ring.b(at.stage));
             wgmma_fence();
 #pragma unroll
@@ -142,7 +153,7 @@ struct WgmmaTile {
     // Calls `visit(m, n, values)` for each pair of neighbouring columns of the tile, with the pair of every lane.
     template <class Visit>
     DEVICE void each(const Visit& visit) const {
-        const int lane = threadIdx.x % 32, m0 = first + threadIdx.x / 32 % 4 * 16 + lane / 4, quad = lane % 4;
+        const int lane = threadIdx.x % 32, m0 = threadIdx.x / 32 % 4 * 16 + lane / 4, quad = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++)
             if constexpr (S::paired) {

@@ -18,11 +18,14 @@ pub(super) struct Place {
     pub absent: Option<&'static str>,
     /// What is read, with the offset of its first element: tells which places are neighbours.
     pub origin: Option<(BufferId, Dim)>,
+    /// Its rows lie in the order of the tiles.
+    pub ordered: bool,
 }
 
 impl Place {
     fn at(&self, kernel: &mut Kernel, column: &str) -> String {
-        let offset = kernel.offset(&["row".into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
+        let row = if self.ordered { "place" } else { "row" };
+        let offset = kernel.offset(&[row.into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
         format!("{}[{} + {offset}]", self.pointer, self.base)
     }
 }
@@ -36,6 +39,8 @@ pub(super) struct Epilogue<'a> {
     pub columns: Dim,
     /// Expression of the row that tile row `m` stands for.
     pub row: String,
+    /// Expression of its row in tensors in the order of the tiles.
+    pub place: Option<String>,
     /// Condition under which zeros are stored instead.
     pub dropped: Option<&'static str>,
     /// How many neighbouring columns a visit brings.
@@ -109,9 +114,11 @@ impl Epilogue<'_> {
             1 => (1, "1".to_string()),
             run => (run, format!("column + 1 < {columns} ? {run} : 1")),
         };
+        let place =
+            self.place.as_ref().map_or_else(String::new, |place| format!("[[maybe_unused]] const i64 place = {place};\n"));
         Ok(format!(
             "[&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             const i64 row = {};\nconst int valid = {valid};\n{declare}\
+             [[maybe_unused]] const i64 row = {};\n{place}const int valid = {valid};\n{declare}\
              #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
             self.row
         ))

@@ -38,7 +38,7 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
             count: rows.clone(),
-            rows: if op.grouped { Rows::Tensor(x) } else { Rows::Gathered(x, op.repeat as i64) },
+            rows: if op.grouped { Rows::Tensor(x) } else { Rows::of(emitter, x, op.repeat as i64) },
             weights: weights.iter().map(|&w| w.clone()).collect(),
             biases: tables.to_vec(),
             captures: captures.to_vec(),

@@ -12,7 +12,7 @@ use super::{
     epilogue::{Epilogue, Place},
     main_loop::MainLoop,
     operand::Walk,
-    outer_wgmma,
+    outer_column, outer_wgmma,
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{Dim, Program, ops::ExpertOuter};
@@ -22,6 +22,9 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     let (a, b, ids) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?);
     let experts = op.experts.as_const().ok_or_else(|| Unsupported::new("the number of experts must be known"))?;
     let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
+    if outer_column::fits([a, b]) {
+        return outer_column::emit(emitter, step, op, experts, &dispatched);
+    }
     match outer_wgmma::refuses(emitter.target, [a, b]) {
         Ok(()) => outer_wgmma::emit(emitter, step, op, experts, &dispatched),
         Err(why) => blocks(emitter, step, op, experts, &dispatched, why),
@@ -44,6 +47,11 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
     let (m, n, total) = (kernel.dim(rows), kernel.dim(columns), kernel.dim(&elements(ids)));
     let ty = ctype::storage(a.dtype)?;
     let stride = [a, b].map(|x| kernel.dim(&x.layout.strides[1]));
+    // In the expert order an expert's rows are neighbours.
+    let [first_a, first_b] = [a, b].map(|x| match emitter.is_ordered(x) {
+        true => format!("start * {} + ", kernel.dim(&x.layout.strides[0])),
+        false => String::new(),
+    });
     let mut text = format!(
         "// Not by wgmma: {why}.\nconst i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
          const i64 expert = blockIdx.x / (tiles_m * tiles_n);\n\
@@ -51,14 +59,16 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
          const i64 m0 = at.m * {bm}, n0 = at.n * {bn}, rows = {m} - m0;\n\
          // Without ids nothing was written there.\n\
          const i32 start = {total} == 0 ? 0 : {starts}[expert];\nconst i64 depth = {total} == 0 ? 0 : {starts}[expert + 1] - start;\n\
-         const PlainRows<{ty}> rows_a{{{from_a} + m0 * {sa}, {sa}, rows}};\n\
-         const PlainRows<{ty}> rows_b0{{{from_b} + n0 * {sb}, {sb}, {n} - n0}};\n",
+         const PlainRows<{ty}> rows_a{{{from_a} + {first_a}m0 * {sa}, {sa}, rows}};\n\
+         const PlainRows<{ty}> rows_b0{{{from_b} + {first_b}n0 * {sb}, {sb}, {n} - n0}};\n",
         sa = stride[0],
         sb = stride[1],
     );
     let walks = [a, b].map(|x| walk(main, x));
-    let depths = [(a, op.a_repeat), (b, op.b_repeat)]
-        .map(|(x, repeat)| format!("GatheredDepth{{{}, {order} + start, {repeat}}}", kernel.dim(&x.layout.strides[0])));
+    let depths = [(a, op.a_repeat), (b, op.b_repeat)].map(|(x, repeat)| {
+        let list = if emitter.is_ordered(x) { "nullptr".into() } else { format!("{order} + start") };
+        format!("GatheredDepth{{{}, {list}, {repeat}}}", kernel.dim(&x.layout.strides[0]))
+    });
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let program = Program::identity(a.dtype, op.dtype);
@@ -69,6 +79,7 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
         column_stride: Dim::from(1),
         absent: None,
         origin: None,
+        ordered: false,
     };
     let epilogue = Epilogue {
         program: &program,
@@ -76,6 +87,7 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
         outputs: vec![place],
         columns: columns.clone(),
         row: "m0 + m".into(),
+        place: None,
         dropped: None,
         run: 2,
         staged: None,

@@ -53,7 +53,13 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
     let operands = [(a, op.a_repeat), (b, op.b_repeat)]
         .map(|(x, repeat)| -> Emit<String> {
             let (from, stride, width) = (kernel.read(x)?, kernel.dim(&x.layout.strides[0]), kernel.dim(&x.layout.shape[1]));
-            Ok(format!("OuterRows<{ty}, {repeat}>{{{from}, {stride}, (int){width}}}"))
+            Ok(match emitter.is_ordered(x) {
+                true => {
+                    let map = kernel.tensor_map(map_of_rows(x));
+                    format!("OuterRows<{ty}, 0>{{{from}, {stride}, (int){width}, &{map}}}")
+                }
+                false => format!("OuterRows<{ty}, {repeat}>{{{from}, {stride}, (int){width}, nullptr}}"),
+            })
         })
         .into_iter()
         .collect::<Emit<Vec<_>>>()?;
@@ -70,6 +76,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         column_stride: Dim::from(1),
         absent: None,
         origin: None,
+        ordered: false,
     };
     let epilogue = Epilogue {
         program: &program,
@@ -77,6 +84,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         outputs: vec![place],
         columns: columns.clone(),
         row: "work.m0 + m".into(),
+        place: None,
         dropped: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),
@@ -121,6 +129,21 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
     };
     emitter.launch(kernel, code, flat(resident_grid(emitter.target)));
     Ok(())
+}
+
+/// The map of an operand's rows, in boxes of a stage's rows by 64 columns.
+fn map_of_rows(x: &TensorRef) -> TensorMap {
+    let (rows, columns) = (&x.layout.shape[0], &x.layout.shape[1]);
+    let row = x.layout.strides[0].clone() * Dim::from(x.dtype.size() as i64);
+    TensorMap {
+        memory: Memory::Buffer(x.buffer),
+        offset: byte_offset(x),
+        dtype: x.dtype,
+        dims: vec![columns.clone(), rows.clone(), Dim::from(1)],
+        strides: vec![row.clone(), row],
+        tile: vec![64, DEPTH, 1],
+        follows: true,
+    }
 }
 
 /// The map of the matrices `[E, M, N]`, in boxes of a warp's 16 rows by 64 columns.

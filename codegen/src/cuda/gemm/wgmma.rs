@@ -15,11 +15,11 @@ use eglu_ir::{DType, Dim};
 use std::fmt::Write;
 
 /// Rows and columns (of all lanes together) that a cluster of two blocks computes at a time; a block has half of the rows.
-const ROWS: i64 = 256;
+const ROWS: i64 = 128;
 const COLUMNS: i64 = 256;
 /// Elements of K in a stage: a row of 128 bytes, the widest swizzle.
 const DEPTH: u32 = 64;
-const STAGES: u32 = 4;
+const STAGES: u32 = 5;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
 
@@ -181,7 +181,7 @@ impl Persistent {
     pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
         let Persistent { setup, locate, produce, load_b, gathered, store } = self;
-        let every = "for (i64 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
+        let every = "for (u32 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
         let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
         let (guard, drain) = if gathered { ("", "cp_async_wait<0>();\n") } else { ("if (threadIdx.x == 0) ", "") };
@@ -190,7 +190,7 @@ impl Persistent {
              const WgmmaRing<Shape> ring(shared, {arrivals});\n{setup}\
              if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\nRingPosition<Shape> place;\n\
              {guard}{every} {{\n{locate}{load_b}{produce}}}\n{drain}}} else {{\ntake_registers<{taken}>();\n\
-             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}tile.multiply(depth, rows);\n{store}}}\n}}\n\
+             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}if (tile.is_others(depth)) continue;\ntile.multiply(depth, rows);\n{store}}}\n}}\n\
              // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
             main.lanes, main.paired, main.across,
         );
@@ -203,6 +203,7 @@ impl Persistent {
             // Stages from a multiple of 1024, then two barriers for each.
             shared_bytes: 1024 + STAGES * (stage + 16),
             cluster: 2,
+            overlaps: true,
             ..Code::default()
         })
     }
@@ -235,8 +236,8 @@ mod tests {
         let (by_k, across) = (matrix([393216, 96, 1], 0), matrix([393216, 1, 4096], 0));
         let (even, odd) = (matrix([786432, 2, 8192], 0), matrix([786432, 2, 8192], 1));
         let found = |weights: &[&TensorRef]| choose(90, DType::Bf16, None, 96, weights);
-        assert_eq!(found(&[&by_k, &by_k]).map(Wgmma::tile), Ok((256, 128)));
-        assert_eq!(choose(90, DType::F16, Some(65), 96, &[&by_k]).map(Wgmma::tile), Ok((256, 256)));
+        assert_eq!(found(&[&by_k, &by_k]).map(Wgmma::tile), Ok((128, 128)));
+        assert_eq!(choose(90, DType::F16, Some(65), 96, &[&by_k]).map(Wgmma::tile), Ok((128, 256)));
         assert_eq!(found(&[&across]), Ok(Wgmma { lanes: 1, paired: false, across: true }));
         assert_eq!(found(&[&even, &odd]), Ok(Wgmma { lanes: 2, paired: true, across: true }));
         let refused =
