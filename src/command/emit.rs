@@ -1,14 +1,10 @@
 //! `eglu emit`: CUDA sources and cubins.
 
-use super::{device, launches, model};
+use super::{device, differentiate::Differentiate, launches, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
-use eglu_codegen::{
-    cuda::{Target, emit},
-    lower,
-};
-use eglu_ir::DeviceProfile;
-use eglu_passes::{Options, Pipeline};
+use eglu_codegen::{cuda::emit, lower};
+use eglu_passes::Pipeline;
 use eglu_runtime::cuda::compile;
 use std::path::PathBuf;
 
@@ -32,6 +28,8 @@ pub struct Emit {
     /// Emit each operator as a kernel of its own
     #[arg(long)]
     no_fuse: bool,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Emit {
@@ -40,7 +38,8 @@ impl Emit {
         let target = device::target_named(&self.arch)?;
         let imported = model::load(&self.model)?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let optimized = pipeline.run(imported.graph, &Options::new(profile_for(target)?))?;
+        let options = self.differentiate.options(&imported, target.profile().clone());
+        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
         let mut files = vec![
             ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),
@@ -67,9 +66,4 @@ impl Emit {
         ));
         Ok(())
     }
-}
-
-/// The profile to optimise with: that of the built-in device nearest to the architecture.
-fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
-    device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
 }

@@ -124,10 +124,11 @@ impl Emitter {
 
     /// Emits launches that run only where `when` is 1; it is 0 elsewhere.
     pub fn only(&mut self, when: Dim, emit: impl FnOnce(&mut Emitter) -> Emit<()>) -> Emit<()> {
-        if when.is(0) {
+        let both = self.when.clone() * when;
+        if both.is(0) {
             return Ok(());
         }
-        let before = std::mem::replace(&mut self.when, when);
+        let before = std::mem::replace(&mut self.when, both);
         let emitted = emit(self);
         self.when = before;
         emitted

@@ -47,6 +47,8 @@ pub(super) struct Epilogue<'a> {
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
     pub staged: Option<usize>,
+    /// A result that is not stored but goes to `staged[m * pitch + n]` of shared memory, and the pitch.
+    pub folded: Option<(usize, i64)>,
 }
 
 impl Epilogue<'_> {
@@ -70,11 +72,17 @@ impl Epilogue<'_> {
             });
         }
         let (mut zero, mut stores) = (String::new(), String::new());
-        for (i, (output, &(_, dtype))) in self.outputs.iter().zip(&self.program.results).enumerate() {
+        for (i, &(_, dtype)) in self.program.results.iter().enumerate() {
             let ty = ctype::storage(dtype)?;
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
+            let Some(output) = self.outputs.get(i) else {
+                let pitch = self.folded.filter(|&(result, _)| result == i).map(|(_, pitch)| pitch);
+                let stage = |pitch| format!("for (int e = 0; e < {}; e++) staged[m * {pitch} + n + e] = q{i}.at[e];\n", self.run);
+                stores += &pitch.map_or_else(String::new, stage);
+                continue;
+            };
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
             } else if self.in_pairs(output) && output.column_stride.is(1) {

@@ -91,6 +91,7 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
         dropped: None,
         run: 2,
         staged: None,
+        folded: None,
     };
     text += &epilogue.store(&mut kernel, 1)?;
     let code = Code {

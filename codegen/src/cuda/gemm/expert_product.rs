@@ -154,7 +154,7 @@ impl ExpertProduct<'_> {
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
         let place = Some(format!("{start} + m"));
-        Epilogue { program: self.program, captures, outputs, columns, row, place, dropped, run: 2, staged: None }
+        Epilogue { program: self.program, captures, outputs, columns, row, place, dropped, run: 2, staged: None, folded: None }
             .store(kernel, self.weights.len())
     }
 

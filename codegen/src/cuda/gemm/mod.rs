@@ -13,6 +13,7 @@ mod expert_outer;
 mod expert_product;
 mod expert_swapped;
 mod experts;
+mod fold;
 mod instruction;
 mod main_loop;
 mod moe;

@@ -88,6 +88,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         dropped: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),
+        folded: None,
     };
     let visit = epilogue.visit(&mut kernel, 1)?;
     let (open, close, finish) = match &map {
