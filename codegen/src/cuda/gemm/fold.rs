@@ -2,12 +2,7 @@
 //! that spans several tiles ends in the block that comes last of them, which adds the tiles' parts up in their order: the same in every run.
 
 use super::{
-    super::{
-        COUNTERS, ctype,
-        emitter::Emitter,
-        error::Emit,
-        kernel::Kernel,
-    },
+    super::{COUNTERS, ctype, emitter::Emitter, error::Emit, kernel::Kernel},
     epilogue::Epilogue,
     main_loop::MainLoop,
     product::Walked,
@@ -148,7 +143,8 @@ impl Folding<'_, '_> {
             return Ok((part, String::new()));
         };
         let tiles = self.walked.columns.ceil_div(width);
-        let bytes = numel(&self.walked.batches.shape) * self.walked.rows.clone() * tiles * Dim::from(fold.stored.opmath().size() as i64);
+        let bytes =
+            numel(&self.walked.batches.shape) * self.walked.rows.clone() * tiles * Dim::from(fold.stored.opmath().size() as i64);
         let scratch = self.emitter.scratch("row_parts", bytes);
         let parts = self.kernel.scratch(&state, scratch);
         let part = format!(
