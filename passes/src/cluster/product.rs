@@ -154,7 +154,7 @@ fn plan(partition: &Partition<'_>, product: NodeId, context: &Context<'_>) -> Op
     if wanted && computes && cost::fusing_pays(graph, &plan.nodes(), context.profile) {
         return Some(plan);
     }
-    let repeats = head == Head::Expert && product_emit::repeated_rows(graph, product).is_some();
+    let repeats = product_emit::repeated_rows(graph, product).is_some();
     repeats.then(|| Plan::alone(head, product))
 }
 
@@ -345,7 +345,7 @@ pub(crate) fn repeated(graph: &Graph, rows: Value) -> Option<(usize, Value)> {
     match node.op()? {
         Op::Index(index) if index.axes[..] == [0] => {
             let (source, by) = (node.operands[0].value()?, graph.node(node.operands.get(1)?.value()?.node));
-            let (Op::Pointwise(Pointwise::FloorDiv), Operand::Scalar(k)) = (by.op()?, by.operands[1]) else { return None };
+            let (Op::Pointwise(Pointwise::FloorDiv), Operand::Scalar(k)) = (by.op()?, *by.operands.get(1)?) else { return None };
             let Op::Iota(iota) = graph.node(by.operands[0].value()?.node).op()? else { return None };
             let k = usize::try_from(k.as_i64()).ok().filter(|&k| k > 0)?;
             let all = graph.ty(source).shape[0].clone() * eglu_ir::Dim::from(k as i64);

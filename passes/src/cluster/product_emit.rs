@@ -14,8 +14,9 @@ use eglu_ir::{
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// Rows of a product that repeat, if they do.
+/// Rows of a product by expert that repeat, if they do.
 pub(crate) fn repeated_rows(graph: &Graph, product: NodeId) -> Option<(usize, Value)> {
+    Head::of(graph, product).filter(|&head| head == Head::Expert)?;
     repeated(graph, graph.node(product).operands.first()?.value()?)
 }
 
@@ -58,7 +59,7 @@ fn needed(graph: &Graph, plans: &[Plan], by_node: &FxHashMap<NodeId, usize>) -> 
         }
         for head in [plan.product].into_iter().chain(plan.partner) {
             stack.extend(sources(graph, head).skip(1));
-            match repeated_rows(graph, head).filter(|_| plan.head == Head::Expert) {
+            match repeated_rows(graph, head) {
                 Some((_, source)) => stack.push(source.node),
                 None => stack.extend(sources(graph, head).take(1)),
             }
@@ -216,7 +217,7 @@ fn bind(
 /// How often each row repeats, the operands before the captures, and the tables among them.
 fn operands(rebuild: &mut Rebuild<'_>, plan: &Plan, name: &str) -> Result<(usize, Operands, Vec<Operand>), GraphError> {
     let product = rebuild.old.node(plan.product);
-    let (repeat, rows) = match repeated_rows(rebuild.old, plan.product).filter(|_| plan.head == Head::Expert) {
+    let (repeat, rows) = match repeated_rows(rebuild.old, plan.product) {
         Some((repeat, source)) => (repeat, matrix(rebuild, source, name)?),
         None => (1, rebuild.operand(product.operands[0])),
     };
