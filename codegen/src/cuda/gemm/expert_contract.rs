@@ -21,10 +21,8 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (tables, captures) = captures.split_at(op.tables);
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
-    let strides: Vec<Strides<'_>> =
-        std::iter::once(Strides::of_rows(x)).chain(weights.iter().map(|w| Strides::of_lane(w))).collect();
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        match Wgmma::choose(emitter.target, x.dtype, op.lanes, [rows, columns], &strides) {
+        match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
             Ok(main) => Engine::Clusters(main),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, op.lanes, rows, columns), why),
         }
@@ -40,7 +38,7 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
             count: rows.clone(),
-            rows: if op.grouped { Rows::Tensor(x) } else { Rows::Gathered(x, op.repeat as i64) },
+            rows: if op.grouped { Rows::Tensor(x) } else { Rows::of(emitter, x, op.repeat as i64) },
             weights: weights.iter().map(|&w| w.clone()).collect(),
             biases: tables.to_vec(),
             captures: captures.to_vec(),

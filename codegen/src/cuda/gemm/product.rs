@@ -190,7 +190,15 @@ impl<'a> Product<'a> {
                 false => (kernel.dim(&(walked.columns.clone() * Dim::from(i as i64))), Dim::from(1)),
             };
             let (base, row_stride) = (format!("({first}) * {} + {lane}", self.packed), row.clone() * count);
-            places.push(Place { pointer: pointers[0].clone(), base, row_stride, column_stride, absent: None });
+            places.push(Place {
+                pointer: pointers[0].clone(),
+                base,
+                row_stride,
+                column_stride,
+                absent: None,
+                ordered: false,
+                origin: None,
+            });
         }
         places.extend(pointers[usize::from(self.packed > 0)..].iter().map(|pointer| Place {
             pointer: pointer.clone(),
@@ -198,6 +206,8 @@ impl<'a> Product<'a> {
             row_stride: row.clone(),
             column_stride: Dim::from(1),
             absent: None,
+            ordered: false,
+            origin: None,
         }));
         Ok(places)
     }
@@ -238,6 +248,8 @@ impl<'a> Product<'a> {
             row_stride: walked.row_strides[operand].clone(),
             column_stride,
             absent: None,
+            origin: None,
+            ordered: false,
         };
         let epilogue = Epilogue {
             program: self.program,
@@ -245,6 +257,7 @@ impl<'a> Product<'a> {
             outputs,
             columns: walked.columns.clone(),
             row: "m0 + m".into(),
+            place: None,
             dropped: None,
             run,
             staged,
