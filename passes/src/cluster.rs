@@ -5,12 +5,13 @@
 
 mod absorb;
 mod contract;
-mod expert;
-mod expert_emit;
+mod folded;
 mod inline;
 mod map;
 mod map_reduce;
 mod partition;
+mod product;
+mod product_emit;
 mod regroup;
 mod rounding;
 mod store;
@@ -41,8 +42,13 @@ impl Pass for Cluster {
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
         let stored = store::absorb_casts(graph)?;
         let sunk = views::sink(graph)?;
+        if sunk {
+            // What was moved in front of one reader must be the same value for all.
+            SimplifyViews.run(graph, context)?;
+            MergeEqual.run(graph, context)?;
+        }
         graph.remove_dead();
-        let experts = expert::fuse(graph, context)?;
+        let products = product::fuse(graph, context)?;
         let contracts = fuse(graph, |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
         if hoisted {
@@ -54,7 +60,7 @@ impl Pass for Cluster {
             map_reduce::group(partition, context);
             map::group(partition, context);
         })?;
-        Ok(stored || sunk || experts || contracts || hoisted || loops)
+        Ok(stored || sunk || products || contracts || hoisted || loops)
     }
 }
 
