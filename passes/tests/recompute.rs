@@ -103,7 +103,34 @@ fn scores_move_behind_the_products() {
     assert_eq!(results(2), 2, "forward and backward read rows that repeat and have three results each");
 }
 
-/// A gated block's two products are the forward pass's own, at sizes where a second launch would seem cheaper than reading what is kept.
+/// Where the backward part computes a gated unit's products again, as prices advise in small graphs, the unit is taken apart to share them.
+#[test]
+fn products_of_a_fused_unit_are_shared() {
+    let text = "graph \"g\"\n%x: f32[16, 64] = input\n%t: f32[16, 96] = input\n%u: f32[96, 64] = weight \"u\"\n\
+        %v: f32[96, 64] = weight \"v\"\n%b: f32[96] = weight \"b\"\n\
+        %h: f32[16, 96] = dense_glu(%x, %u, none, %v, %b) {program={(p0: f32, p1: f32) v0: f32 = silu(p0); v1: f32 = mul(v0, p1); return (v1: f32)}}\n\
+        %ut: f32[64, 96] = permute(%u) {dims=[1, 0]}\n%g: f32[16, 96] = matmul(%x, %ut)\n%s: f32[16, 96] = silu(%g)\n\
+        %d: f32[16, 96] = mul(%s, %t)\n%dt: f32[96, 16] = permute(%d) {dims=[1, 0]}\n%dv: f32[96, 64] = matmul(%dt, %x)\n\
+        output %h\noutput %dv gradient \"v\"\n";
+    let graph = parse(text).expect("the text parses");
+    let inputs: Vec<Tensor> = [64usize, 96].iter().map(|&n| Tensor::from_slice(DType::F32, &[16, n], &vec![0.25f32; 16 * n]).expect("a tensor")).collect();
+    let weights = |path: &str| {
+        let shape: &[usize] = if path == "b" { &[96] } else { &[96, 64] };
+        let numbers: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (i % 7) as f32 * 0.125 - 0.25).collect();
+        Tensor::from_slice(DType::F32, shape, &numbers).ok()
+    };
+    assert_eq!(products(&graph), 4);
+    for recompute in ALL {
+        let options = Options { recompute, ..Options::new(H200) };
+        let done = Pipeline::parse("recompute,dce").expect("passes").run(graph.clone(), &options).expect("it runs").graph;
+        assert_eq!(products(&done), 3, "{}", print(&done));
+        let (got, want) = (eval_graph(&done, &weights, &inputs), eval_graph(&graph, &weights, &inputs));
+        for (got, want) in got.expect("it evaluates").iter().zip(&want.expect("it evaluates")) {
+            assert!(relative_error(got, want).expect("equal shapes") < 1e-6);
+        }
+    }
+}
+
 #[test]
 fn a_dense_gated_unit_is_not_computed_twice() {
     let imported = load("llama.block.bf16");
