@@ -68,6 +68,18 @@ impl Options {
     }
 }
 
+impl From<&Options> for Options {
+    fn from(options: &Options) -> Options {
+        options.clone()
+    }
+}
+
+impl From<&DeviceProfile> for Options {
+    fn from(profile: &DeviceProfile) -> Options {
+        Options::new(profile.clone())
+    }
+}
+
 /// The outcome of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Optimized {
@@ -174,9 +186,9 @@ impl Pipeline {
         Self::parse(list).unwrap_or_else(|error| unreachable!("a built-in pipeline: {error}"))
     }
 
-    /// Runs the passes; each leaves a graph that verifies.
-    pub fn run(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
-        self.run_printing(graph, options, &mut io::sink())
+    /// Runs the passes; each leaves a graph that verifies. Options are [`Options`], or the profile of the device to optimise for.
+    pub fn run(&self, graph: Graph, options: impl Into<Options>) -> Result<Optimized, PassError> {
+        self.run_printing(graph, &options.into(), &mut io::sink())
     }
 
     /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
@@ -192,7 +204,7 @@ impl Pipeline {
                 report: &mut report,
             };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
-            report.add_time(name, start.elapsed());
+            report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
             if options.print == PrintAfter::All || (options.print == PrintAfter::Changed && changed) {
                 let note = if changed { "" } else { " (nothing changed)" };

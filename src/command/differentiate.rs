@@ -1,5 +1,6 @@
 //! Options of the subcommands that can differentiate a model before anything else.
 
+use crate::failure::Failure;
 use clap::Args;
 use eglu_ir::{DeviceProfile, import::Imported};
 use eglu_passes::{Gradients, Options, Pipeline, Recompute};
@@ -35,9 +36,22 @@ fn recompute(text: &str) -> Result<Recompute, String> {
 const ALL: &str = "all";
 
 impl Differentiate {
+    /// An error if gradients are asked of a package, whose plans are made.
+    pub fn refuse_for_package(&self) -> Result<(), Failure> {
+        if self.asked() {
+            return Err(Failure::usage("--grad and --wrt cannot change a package, whose plans are made")
+                .help("compile the model again with these options"));
+        }
+        Ok(())
+    }
+
+    fn asked(&self) -> bool {
+        !self.grad.is_empty() || !self.wrt.is_empty()
+    }
+
     /// The pipeline, behind `autodiff` if a gradient is asked for.
     pub fn before(&self, pipeline: Pipeline) -> Pipeline {
-        if self.grad.is_empty() && self.wrt.is_empty() { pipeline } else { pipeline.differentiated() }
+        if self.asked() { pipeline.differentiated() } else { pipeline }
     }
 
     /// The options of a pipeline that may differentiate.

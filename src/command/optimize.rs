@@ -8,7 +8,11 @@ use crate::{
     table::{Table, bytes},
 };
 use clap::Args;
-use eglu_codegen::{Plan, cuda::emit, lower};
+use eglu_codegen::{
+    Plan,
+    cuda::{Target, emit},
+    lower,
+};
 use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
 use eglu_passes::{Optimized, Pipeline, PrintAfter, Report, certify, explain};
 use eglu_runtime::compare::{Tolerance, tolerance};
@@ -128,7 +132,7 @@ impl Form {
 
 /// How many kernels a run of the plan launches on the device.
 fn kernels(plan: &Plan, profile: &DeviceProfile) -> Result<usize, Failure> {
-    match device::target_of(profile) {
+    match Target::of_profile(profile) {
         Some(target) => Ok(emit(plan, target)?.launches.len()),
         None => Ok(plan.steps.len()),
     }

@@ -48,6 +48,13 @@ pub struct Metadata {
     pub schema: (i64, i64),
 }
 
+impl Graph {
+    /// Reads a model: its graph, its weights, and where it is from. See [`import`].
+    pub fn import(path: impl AsRef<Path>) -> Result<Imported, ImportError> {
+        import(path.as_ref())
+    }
+}
+
 /// Reads a `.pt2` archive, or a graph in the project's own JSON (`.json`, which has no weights). Weights stay in the archive, which
 /// is memory-mapped, until they are asked for.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
