@@ -3,10 +3,13 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod browser;
 mod call;
 mod emit;
 mod golden;
 mod optimize;
 mod package;
+mod page;
 mod run;
+mod trace;
 mod usage;
