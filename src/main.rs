@@ -4,8 +4,11 @@ mod command;
 mod deliver;
 mod draw;
 mod failure;
+mod page;
+mod progress;
 mod screen;
 mod table;
+mod trace;
 mod warnings;
 
 use clap::Parser;

@@ -66,6 +66,6 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// The name by which a unit variant travels in JSON.
-fn word(value: &impl serde::Serialize) -> String {
+pub fn word(value: &impl serde::Serialize) -> String {
     json(value).trim().trim_matches('"').to_owned()
 }
