@@ -93,11 +93,11 @@ impl Draft {
             if let Some(error) = full.into_inner() {
                 return Err(error);
             }
-            result.or_else(|error| match error {
-                PackageError::Write { source, .. } => Err(source),
+            result.map_err(|error| match error {
+                PackageError::Write { source, .. } => source,
                 other => {
                     failed = Some(other);
-                    Err(io::ErrorKind::Other.into())
+                    io::ErrorKind::Other.into()
                 }
             })?;
             set_seal(file)?;
