@@ -19,6 +19,7 @@
 //! ```
 
 pub mod ahead;
+pub mod reductions;
 
 pub use eglu_codegen as codegen;
 pub use eglu_codegen::{Plan, lower};

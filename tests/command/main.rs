@@ -4,6 +4,7 @@ mod archive;
 mod bad_input;
 mod bench;
 mod browser;
+mod cache;
 mod call;
 mod emit;
 mod golden;

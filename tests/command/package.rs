@@ -134,3 +134,48 @@ fn killed_compilations_leave_nothing_corrupt() {
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out.eglu"]);
 }
+
+#[test]
+fn the_common_reductions_are_one_package() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("reductions.eglu");
+    let out = out.to_str().unwrap();
+    eglu(["compile", "--reductions=f32,bool", "--arch", "cpu", "-o", out]).success();
+    let summary = eglu(["inspect", out]).success().stdout;
+    for program in ["sum.inner.f32", "argmax.full.f32", "softmax.outer.f32", "any.middle.bool"] {
+        assert!(summary.contains(&format!("{program}\n")), "{program} in {summary}");
+    }
+    let options =
+        ["--program", "var_mean.middle.f32", "--dim", "planes=3", "--dim", "rows=50", "--dim", "columns=7", "--seconds", "0"];
+    eglu(["bench", out].into_iter().chain(options)).success();
+    eglu(["compile", "--reductions=f31", "--arch", "cpu", "-o", out]).error(2, &["f31", "bf16"]);
+    eglu(["compile", "--arch", "cpu", "-o", out]).error(2, &["MODEL"]);
+}
+
+/// Kernels of a package stand in for the compiler: here it is nowhere, and the model is another one of the same sources.
+#[test]
+fn kernels_of_a_package_need_no_compiler() {
+    if !has_nvrtc() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("block.eglu");
+    compile(&["llama.block"], "sm_80", &package, &[]).success();
+    let emit = |model: &str| {
+        Command::new(env!("CARGO_BIN_EXE_eglu"))
+            .args(["emit", model, "--arch", "sm_80", "-o", folder.path().join("out").to_str().unwrap()])
+            .env("EGLU_KERNELS", &package)
+            .env("EGLU_NVRTC", folder.path().join("nowhere"))
+            .env("EGLU_CACHE_DIR", "")
+            .output()
+            .unwrap()
+    };
+    let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let found = emit(&fixture("llama.block.pt2"));
+    assert!(found.status.success(), "{}", text(&found));
+    let lacking = emit(&fixture("llama.lm.pt2"));
+    assert!(lacking.status.code() == Some(3) && text(&lacking).contains("NVRTC"), "{}", text(&lacking));
+    fs::write(&package, "rubbish").unwrap();
+    let damaged = emit(&fixture("llama.block.pt2"));
+    assert!(damaged.status.code() == Some(3) && text(&damaged).contains("warning: EGLU_KERNELS"), "{}", text(&damaged));
+}

@@ -5,8 +5,9 @@ use super::{
     cache::{self, Cache, Key},
     nvrtc::Nvrtc,
 };
-use crate::Phases;
+use crate::{Phases, package::kernels};
 use eglu_codegen::cuda::Module;
+use eglu_ir::text::to_hex;
 use std::{
     collections::HashMap,
     sync::{
@@ -61,6 +62,22 @@ pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> 
     compile_in_phases(modules, arch, &Phases::default())
 }
 
+/// What every source is compiled with.
+fn options(arch: &str) -> [String; 5] {
+    [
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".into(),
+        "-default-device".into(),
+        "-lineinfo".into(),
+        "--ptxas-options=-v".into(),
+    ]
+}
+
+/// What tells sources apart, whatever compiles them: SHA-256 of text and options, in hexadecimal.
+pub fn source_digest(module: &Module, arch: &str) -> String {
+    to_hex(&cache::key(&[&module.source, &options(arch).join(" ")]))
+}
+
 /// The compiler and its version, as packages record it.
 pub fn compiler() -> Result<String, CudaError> {
     let (major, minor) = Nvrtc::open()?.version();
@@ -80,13 +97,19 @@ pub(crate) fn compile_into(
     cache: &Cache,
     told: &(dyn Fn(usize) + Sync),
 ) -> Result<Vec<Cubin>, CudaError> {
+    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, &source_digest(module, arch))).collect();
+    if let Some(cubins) = built.iter().cloned().collect() {
+        // Nothing is left to compile, so that no compiler need be there.
+        return Ok(cubins);
+    }
     let nvrtc = Nvrtc::open()?;
-    let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = modules.iter().map(|_| OnceLock::new()).collect();
+    let slot = |cubin: Option<Cubin>| cubin.map_or_else(OnceLock::new, |cubin| OnceLock::from(Ok(cubin)));
+    let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = built.into_iter().map(slot).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let (at, Some(module)) = next_of(&next, modules) {
             // Each slot is taken by one thread only.
-            let _ = slots[at].set(compile_one(nvrtc, module, arch, cache));
+            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, cache));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -98,6 +121,7 @@ pub(crate) fn compile_into(
         }
         work();
     });
+    cache.tidy();
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
@@ -107,24 +131,32 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
 }
 
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
-    static MEMORY: LazyLock<Mutex<HashMap<Key, Cubin>>> = LazyLock::new(Mutex::default);
-    let options = [
-        format!("--gpu-architecture={arch}"),
-        "--std=c++17".into(),
-        "-default-device".into(),
-        "-lineinfo".into(),
-        "--ptxas-options=-v".into(),
-    ];
-    let (major, minor) = nvrtc.version();
-    let key = cache::key(&[&module.name, &module.source, &options.join(" "), &format!("NVRTC {major}.{minor}")]);
+    type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
+    static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
+    let options = options(arch);
+    let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cubin) = memory().get(&key) {
-        return Ok(cubin.clone());
+    let slot = memory().entry(key).or_default().clone();
+    // Who comes while another compiles the same source waits for that.
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key))).clone();
+    if cubin.is_err() {
+        // What failed for want of memory, say, may succeed later.
+        memory().remove(&key);
     }
-    let (log, image) = match cache.read(&key) {
+    cubin
+}
+
+fn compile_or_read(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    options: &[String],
+    (cache, key): (&Cache, &Key),
+) -> Result<Cubin, CudaError> {
+    let (log, image) = match cache.read(key) {
         Some(entry) => entry,
         None => {
-            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options);
+            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
             let failed = |log: String| CompileError {
                 module: module.name.clone(),
                 arch: arch.into(),
@@ -133,13 +165,11 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
             };
             let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
             let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
-            cache.write(&key, &compiled.log, &image);
+            cache.write(key, &compiled.log, &image);
             (compiled.log, image)
         }
     };
-    let cubin = Cubin { image: image.into(), log: log.into() };
-    memory().insert(key, cubin.clone());
-    Ok(cubin)
+    Ok(Cubin { image: image.into(), log: log.into() })
 }
 
 impl Cubin {

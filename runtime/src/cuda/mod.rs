@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `EGLU_NVRTC` | the NVRTC library, or its folder; no other is looked for |
 //! | `EGLU_CACHE_DIR` | where compiled kernels are kept (default `eglu` in `XDG_CACHE_HOME` or `~/.cache`); empty: nowhere |
+//! | `EGLU_CACHE_MB` | how large that folder may grow, in megabytes (default 1024) |
+//! | `EGLU_KERNELS` | packages (separated as in `PATH`) whose kernels need not be compiled |
 //! | `EGLU_POISON=1` | intermediate memory is filled with NaN before each run, so that reading what was never written shows |
 //! | `EGLU_SYNC=1` | each kernel is waited for, so that a fault names its step |
 
@@ -32,7 +34,7 @@ mod tests;
 mod timed;
 
 pub use cache::CacheReport;
-pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler};
+pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler, source_digest};
 pub use device::DeviceFacts;
 pub use error::CudaError;
 pub use executable::CudaExecutable;

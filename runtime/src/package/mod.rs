@@ -13,10 +13,12 @@
 
 mod draft;
 mod error;
+pub(crate) mod kernels;
 mod load;
 mod manifest;
 mod read;
 mod seal;
+mod sink;
 #[cfg(test)]
 mod tests;
 
