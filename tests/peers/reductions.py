@@ -11,10 +11,10 @@ and written). With COMPILE=1 torch.compile is timed beside (slow to start).
 """
 import os
 import re
-import statistics
 import sys
 import time
 
+import timing
 import torch
 from emitted import Emitted
 
@@ -58,25 +58,8 @@ def random(shape, dtype):
     return torch.randn(shape, device="cuda", dtype=dtype)
 
 
-FLUSH = None
-
-
-def median_us(call, repeats=15):
-    global FLUSH
-    if FLUSH is None:
-        FLUSH = torch.zeros(64 << 20, dtype=torch.float32, device="cuda")
-    for _ in range(2):
-        call()
-    events = []
-    for _ in range(repeats):
-        FLUSH.amax()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        events.append((start, end))
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events) * 1e3
+def median_us(call):
+    return 1e3 * timing.measure(call, warm_up=2, repeats=15, clean=True, wait=False).median
 
 
 def difference(got, want):
@@ -95,7 +78,7 @@ def main():
     other = torch.empty_like(big)
     copy = 2 * big.numel() / median_us(lambda: other.copy_(big)) / 1e6
     del big, other
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, copy {copy:.2f} TB/s; shares of it, times in µs")
+    print(f"{timing.head()}, copy {copy:.2f} TB/s; shares of it, times in µs")
     print(f"{'case':42} {'floor':>8} {'eglu':>8} {'eager':>8} {'compile':>8}   eglu eager compile  error")
     cases = []
     for name in sorted(os.listdir(folder)):

@@ -36,8 +36,8 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     let blocks = |case: RowCount| (Engine::Blocks(MainLoop::choose(target, dtype, lanes, case.rows, columns)), case.when);
     let few_columns = columns.is_some_and(|columns| columns <= FEW_COLUMNS);
     let walks = match bulk::walks(target, product, walked) {
-        Ok(walks) => walks,
-        Err(_) => return RowCount::cases(dtype, &walked.rows, 1).into_iter().map(blocks).collect(),
+        Ok(walks) if product.folds.is_empty() => walks,
+        _ => return RowCount::cases(dtype, &walked.rows, 1).into_iter().map(blocks).collect(),
     };
     // What is not known is taken for large.
     let (columns, batches) = (columns.unwrap_or(4096), numel(&walked.batches.shape).as_const().unwrap_or(16));

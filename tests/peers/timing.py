@@ -1,0 +1,81 @@
+"""The clock of the scripts beside this one: PyTorch's calls and eglu's measured alike, on one GPU.
+
+    ms = timing.measure(lambda: torch.matmul(a, b))      # PyTorch, or whatever runs on PyTorch's stream
+    report = timing.bench(eglu, "graph.json")            # eglu, by its own command: the JSON of `eglu bench`
+    ms = timing.side(report["fused"])
+"""
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+# Times, ms.
+Spread = collections.namedtuple("Spread", "median low high")
+
+_flush = None
+
+
+def flush(clean=False):
+    """Puts other memory in place of all that the L2 cache holds: dirty lines, as after another kernel's results and as eglu's own bench
+    does, or clean ones, which cost the next kernel no write-back."""
+    global _flush
+    if _flush is None:
+        # Twice the cache: half of it may be set aside for another partition's data.
+        _flush = torch.zeros(2 * torch.cuda.get_device_properties(0).L2_cache_size // 4, dtype=torch.float32, device="cuda")
+    if clean:
+        _flush.amax()
+    else:
+        _flush.zero_()
+
+
+def measure(call, warm_up=5, repeats=30, seconds=0.0, clean=False, wait=True):
+    """The time of `call` on the device from a cold cache, over `repeats` calls at least and for `seconds` at least.
+
+    `wait`: each call is waited for, as a caller would; without it the host runs ahead, and the time of a short kernel is its own.
+    """
+    for _ in range(warm_up):
+        call()
+    events, begin = [], time.monotonic()
+    while len(events) < repeats or time.monotonic() - begin < seconds:
+        flush(clean)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        if wait:
+            torch.cuda.synchronize()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    times = [start.elapsed_time(end) for start, end in events]
+    return Spread(statistics.median(times), min(times), max(times))
+
+
+def bench(command, model, *options):
+    """The JSON of `eglu bench` on the GPU. `model` is a path, or a graph in eglu's own form as Python data."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not isinstance(model, str):
+            path = os.path.join(folder, "graph.json")
+            with open(path, "w") as file:
+                json.dump(model, file)
+            model = path
+        result = os.path.join(folder, "bench.json")
+        line = [command, "bench", model, "--device", "cuda", "--json", result, *map(str, options)]
+        subprocess.run(line, check=True, stdout=sys.stderr)
+        with open(result) as file:
+            return json.load(file)
+
+
+def side(measurement):
+    """The times of one side, `fused` or `unfused`, or of one of its steps, in that JSON."""
+    return Spread(measurement["ms"], measurement["ms_min"], measurement["ms_max"])
+
+
+def head():
+    """The first line of a table: the GPU and PyTorch's version."""
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
