@@ -57,3 +57,32 @@ pub use eglu_ir::import::{self, reference};
 pub use eglu_ir::{self as ir, DType, DeviceProfile, Dim, Graph, Op, Tensor, TensorType};
 pub use eglu_passes::{self as passes, Optimized, Options, Pipeline};
 pub use eglu_runtime::{self as runtime, Device, DeviceTensor, Executable, Stream, compare};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_shows_the_example_that_runs() {
+        let example: String = include_str!("lib.rs")
+            .lines()
+            .skip_while(|line| *line != "//! ```")
+            .skip(1)
+            .take_while(|line| *line != "//! ```")
+            .map(|line| line.trim_start_matches("//!").trim_start_matches(' ').to_string() + "\n")
+            .collect();
+        let readme: String = include_str!("../README.md").lines().map(|line| line.trim_start().to_string() + "\n").collect();
+        assert!(
+            example.lines().count() > 10 && readme.contains(&example),
+            "README.md lacks the example of src/lib.rs:\n{example}"
+        );
+    }
+
+    #[test]
+    fn executables_and_lent_tensors_are_for_all_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Executable>();
+        shared::<DeviceTensor>();
+        shared::<Stream>();
+    }
+}

@@ -40,6 +40,9 @@ pub struct Run {
     /// Weights that the archive lacks, or that replace its own, by name
     #[arg(long, value_name = "FILE.safetensors")]
     weights: Option<PathBuf>,
+    /// Show where values lie in memory during the run, and how much that is at the peak
+    #[arg(long)]
+    memory: bool,
 }
 
 impl Run {
@@ -59,6 +62,9 @@ impl Run {
         let plan = lower(&optimized.graph)?;
         let kinds: Vec<OutputKind> = plan.outputs.iter().map(|output| output.kind.clone()).collect();
         let executable = Executable::load(plan, &imported.weights, &self.device)?;
+        if self.memory {
+            show(&executable.memory(&inputs)?.to_string());
+        }
         let results = executable.run(&inputs)?;
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 
