@@ -40,14 +40,15 @@
 //! # fn f(executable: Executable, stream: *mut std::ffi::c_void, x: u64, y: u64) -> Result<(), Box<dyn std::error::Error>> {
 //! // SAFETY: the stream is of the device's primary context; x and y are device memory of these sizes, in use by nothing else on another stream.
 //! let (stream, x, y) = unsafe {
-//!     let x = DeviceTensor::borrow(DType::BF16, &[1, 128, 1024], x);
-//!     (Stream::from_raw(stream), x, DeviceTensor::borrow(DType::BF16, &[1, 128, 1024], y))
+//!     let x = DeviceTensor::borrow(DType::Bf16, &[1, 128, 1024], x);
+//!     (Stream::from_raw(stream), x, DeviceTensor::borrow(DType::Bf16, &[1, 128, 1024], y))
 //! };
 //! executable.run_on(stream, &[x], &[y])?;
 //! # Ok(())
 //! # }
 //! ```
 
+pub mod ahead;
 mod compile;
 
 pub use compile::{CompileError, compile};

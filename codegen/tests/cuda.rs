@@ -175,11 +175,11 @@ fn a_kernel_reads_as_the_graph_does() {
 fn errors_name_the_step_and_say_why() {
     let mut graph = Graph::new("complex");
     let x = graph.add_input("x", TensorType::fixed(DType::C64, &[4]));
-    let y = graph.add_call("power", Pointwise::Exp.into(), [x.into()]).unwrap();
+    let y = graph.add_call("wave", Pointwise::Sin.into(), [x.into()]).unwrap();
     graph.add_output(y.into(), OutputKind::User);
     let error = emit(&lower(&graph).unwrap(), TARGETS[3]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "step `power` (exp) has no CUDA kernel: exp of complex numbers is not supported on CUDA yet: run on the CPU"
+        "step `wave` (sin) has no CUDA kernel: sin of complex numbers is not supported on CUDA yet: run on the CPU"
     );
 }

@@ -144,6 +144,12 @@ impl Report {
         }
     }
 
+    /// Lets `graph`, which computes more than the graph given, stand for it.
+    pub(crate) fn restart(&mut self, graph: &Graph) {
+        self.nodes_before = ops(graph);
+        self.before = graph.clone();
+    }
+
     /// Adds to the time of a phase.
     pub fn add_time(&mut self, phase: &str, time: Duration) {
         *self.time_ms.entry(phase.into()).or_insert(0.0) += time.as_secs_f64() * 1e3;
@@ -156,7 +162,7 @@ impl Report {
         self.add_time(pass, time);
     }
 
-    /// The graph that the pipeline was given.
+    /// The graph that the pipeline was given; where it was differentiated, the joint graph.
     pub fn before(&self) -> &Graph {
         &self.before
     }

@@ -6,7 +6,7 @@ use crate::{
     cuda::{Allocator, CudaExecutable},
     memory::MemoryReport,
 };
-use eglu_codegen::{Plan, Source};
+use eglu_codegen::{Buffer, Plan, Source};
 use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind_types, weights::Weights};
 use std::{collections::HashMap, sync::Arc};
 
@@ -107,6 +107,25 @@ pub struct KernelTime {
     pub seconds: f64,
 }
 
+/// The weights that a plan reads, each checked to be as the plan wants it.
+pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl Fn(&str) -> Result<Tensor, RuntimeError> + 'a {
+    let weight = |buffer: &'a Buffer| match &buffer.source {
+        Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
+        _ => None,
+    };
+    let expected: HashMap<&str, (DType, &Dim)> = plan.buffers.iter().filter_map(weight).collect();
+    move |path| {
+        let tensor = weights.get(path)?;
+        match expected.get(path) {
+            Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
+                let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
+                Err(RuntimeError::WeightType { name: path.into(), want, found })
+            }
+            _ => Ok(tensor),
+        }
+    }
+}
+
 /// A plan with its weights on a device, ready to run.
 ///
 /// It is `Send` and `Sync`: threads may share it, and several may live on one device or on several. The rules:
@@ -135,24 +154,7 @@ impl Executable {
 
     /// [`load`](Executable::load), with its phases timed and told of.
     pub fn load_in_phases(plan: Plan, weights: &Weights, device: &Device, phases: &Phases) -> Result<Executable, RuntimeError> {
-        let expected: HashMap<&str, (DType, &Dim)> = plan
-            .buffers
-            .iter()
-            .filter_map(|buffer| match &buffer.source {
-                Source::Weight(path) => Some((&**path, (buffer.dtype, &buffer.numel))),
-                _ => None,
-            })
-            .collect();
-        let source = |path: &str| {
-            let tensor = weights.get(path)?;
-            match expected.get(path) {
-                Some(&(dtype, numel)) if tensor.dtype() != dtype || !numel.is(tensor.numel() as i64) => {
-                    let (want, found) = (format!("{dtype} with {numel} elements"), tensor.ty().to_string());
-                    Err(RuntimeError::WeightType { name: path.into(), want, found })
-                }
-                _ => Ok(tensor),
-            }
-        };
+        let source = checked_source(&plan, weights);
         let backend: Box<dyn Backend> = match device {
             Device::Cpu => Box::new(phases.time("weights", || CpuExecutable::load(plan.clone(), &source, None))?),
             Device::Cuda(ordinal) => Box::new(CudaExecutable::build_in_phases(&plan, &source, *ordinal, phases)?),

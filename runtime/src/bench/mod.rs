@@ -1,10 +1,12 @@
 //! Measures plans: fused and unfused side by side, step by step, against the device's roofline.
 
+mod alone;
 mod calibrate;
 mod report;
 mod roofline;
 mod statistics;
 
+pub use alone::{Alone, alone};
 pub use calibrate::host;
 pub use report::{Comparison, KernelReport, Measurement, Rates, StepReport};
 pub use roofline::{Work, work};
@@ -203,12 +205,7 @@ pub fn side_by_side(
         host_us,
         max_error,
         max_abs_error,
-        rates: Rates {
-            bandwidth: profile.bandwidth,
-            matrix_flops: profile.matrix_flops,
-            vector_flops: profile.vector_flops,
-            measured: rates_measured,
-        },
+        rates: Rates::of(profile, rates_measured),
         unfused: unfused_report,
         fused: fused_report,
     })

@@ -61,6 +61,12 @@ pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> 
     compile_in_phases(modules, arch, &Phases::default())
 }
 
+/// The compiler and its version, as packages record it.
+pub fn compiler() -> Result<String, CudaError> {
+    let (major, minor) = Nvrtc::open()?.version();
+    Ok(format!("NVRTC {major}.{minor}"))
+}
+
 /// [`compile`], timed and told of as the phase `compile`.
 pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
     let cache = Cache::from_env(&|name| std::env::var_os(name));
@@ -92,6 +98,7 @@ pub(crate) fn compile_into(
         }
         work();
     });
+    cache.tidy();
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
@@ -101,7 +108,8 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
 }
 
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
-    static MEMORY: LazyLock<Mutex<HashMap<Key, Cubin>>> = LazyLock::new(Mutex::default);
+    type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
+    static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
     let options = [
         format!("--gpu-architecture={arch}"),
         "--std=c++17".into(),
@@ -109,16 +117,29 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
         "-lineinfo".into(),
         "--ptxas-options=-v".into(),
     ];
-    let (major, minor) = nvrtc.version();
-    let key = cache::key(&[&module.name, &module.source, &options.join(" "), &format!("NVRTC {major}.{minor}")]);
+    let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cubin) = memory().get(&key) {
-        return Ok(cubin.clone());
+    let slot = memory().entry(key).or_default().clone();
+    // Who comes while another compiles the same source waits for that.
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key))).clone();
+    if cubin.is_err() {
+        // What failed for want of memory, say, may succeed later.
+        memory().remove(&key);
     }
-    let (log, image) = match cache.read(&key) {
+    cubin
+}
+
+fn compile_or_read(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    options: &[String],
+    (cache, key): (&Cache, &Key),
+) -> Result<Cubin, CudaError> {
+    let (log, image) = match cache.read(key) {
         Some(entry) => entry,
         None => {
-            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options);
+            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
             let failed = |log: String| CompileError {
                 module: module.name.clone(),
                 arch: arch.into(),
@@ -127,13 +148,11 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
             };
             let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
             let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
-            cache.write(&key, &compiled.log, &image);
+            cache.write(key, &compiled.log, &image);
             (compiled.log, image)
         }
     };
-    let cubin = Cubin { image: image.into(), log: log.into() };
-    memory().insert(key, cubin.clone());
-    Ok(cubin)
+    Ok(Cubin { image: image.into(), log: log.into() })
 }
 
 impl Cubin {

@@ -107,7 +107,18 @@ impl CudaExecutable {
         Self::with_cubins(context, plan, &cubins, weights, phases)
     }
 
-    /// [`CudaExecutable::load`] with the plan's modules compiled already.
+    /// [`CudaExecutable::load`] with the plan's modules compiled already, in their order.
+    pub fn with_kernels(
+        plan: CudaPlan,
+        cubins: &[Cubin],
+        weights: WeightSource<'_>,
+        ordinal: usize,
+        phases: &Phases,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        Self::with_cubins(phases.time("context", || Context::open(ordinal))?, plan, cubins, weights, phases)
+    }
+
+    /// [`CudaExecutable::with_kernels`] on any context.
     pub(super) fn with_cubins(
         context: Arc<Context>,
         plan: CudaPlan,

@@ -55,6 +55,14 @@ struct ProdState {
     DEVICE void merge(const ProdState& other) { value *= other.value; }
     DEVICE T result(i64) const { return value; }
 };
+// Each factor rounds the product to the dtype, as on PyTorch's CPU; the factors are of the dtype.
+template <class S>
+struct RoundedProdState {
+    float value = 1.0f;
+    DEVICE void add(float x, i64) { value = up(cast<S>(value * x)); }
+    DEVICE void merge(const RoundedProdState& other) { value = up(cast<S>(value * other.value)); }
+    DEVICE float result(i64) const { return value; }
+};
 template <class T>
 struct AmaxState {
     T value = Bounds<T>::low();

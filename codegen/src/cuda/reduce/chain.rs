@@ -72,6 +72,20 @@ impl Stage {
         }
     }
 
+    /// The C++ type of the state of reduction `i`.
+    fn state(&self, i: usize) -> Emit<String> {
+        Ok(match self.rounds(i) {
+            true => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),
+            false => format!("{:?}State<{}>", self.kinds[i], ctype::opmath(self.value(i))?),
+        })
+    }
+
+    /// True for products of floats of 16 bits and fewer: each factor rounds them.
+    fn rounds(&self, i: usize) -> bool {
+        let dtype = self.prologue.results[i].1;
+        self.kinds[i] == ReduceKind::Prod && dtype.is_float() && dtype.opmath() != dtype
+    }
+
     /// The input whose elements, as they are stored, are the values of reduction `i`.
     pub fn stored(&self, i: usize) -> Option<usize> {
         let (Ref::Param(param), dtype) = self.prologue.results[i] else { return None };
@@ -113,6 +127,11 @@ impl Chain {
         self.stages.len() + usize::from(self.finish.is_some())
     }
 
+    /// True if results depend on the order of elements more than rounding once does: products that every factor rounds.
+    pub fn rounds(&self) -> bool {
+        self.stages.iter().any(|stage| (0..stage.kinds.len()).any(|i| stage.rounds(i)))
+    }
+
     /// True if every result is a float of 16 bits or fewer.
     fn is_narrow(&self) -> bool {
         let stats = self.stages.iter().flat_map(|stage| stage.outputs.iter().flatten());
@@ -149,12 +168,14 @@ impl Chain {
             text += &program::function(&format!("prologue{s}"), &stage.prologue, Results::Opmath)?;
             text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
             let (mut fields, mut merges) = (String::new(), String::new());
-            for (i, kind) in stage.kinds.iter().enumerate() {
-                fields += &format!("    {kind:?}State<{}> s{i};\n", ctype::opmath(stage.value(i))?);
+            let wide = (0..stage.kinds.len()).any(|i| stage.value(i) == DType::C128);
+            for i in 0..stage.kinds.len() {
+                fields += &format!("    {} s{i};\n", stage.state(i)?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
             text += &format!(
-                "struct alignas(8) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n"
+                "struct alignas({}) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n",
+                if wide { 16 } else { 8 }
             );
         }
         if let Some(finish) = &self.finish {

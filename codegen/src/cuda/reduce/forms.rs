@@ -24,6 +24,8 @@ const SHARED: [i64; 2] = [64 << 10, 96 << 10];
 /// The threads that share a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Share {
+    /// One, which takes elements in their order.
+    Thread,
     /// A power of two below a warp.
     Lanes(i64),
     Warp,
@@ -100,6 +102,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
         let lines = if let Share::Lanes(_) = share { (4 / groups).max(1) } else { 1 };
         let form = Form { chain, walk, share, groups, shared, lines };
         let grid = match share {
+            Share::Thread => rows.ceil_div(THREADS),
             Share::Lanes(lanes) => rows.ceil_div(THREADS / lanes * lines),
             Share::Warp => rows.ceil_div(THREADS / 32),
             Share::Block(_) => rows.clone(),
@@ -117,10 +120,21 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     Ok(())
 }
 
+/// Emits one kernel, a thread of which takes the elements of a line in their order.
+pub(super) fn in_order(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
+    let walk = Walk::along_lines(chain);
+    // Elements before the first group come out of order.
+    let walk = if walk.ragged.is_some() { Walk::single(chain) } else { walk };
+    let (rows, length) = (numel(&walk.kept.shape), numel(&walk.reduced.shape));
+    let form = Form { chain, walk: &walk, share: Share::Thread, groups: 4, shared: 0, lines: 1 };
+    form.emit(emitter, &rows, &length, rows.ceil_div(THREADS), Dim::from(1))
+}
+
 impl Share {
     /// Threads of a line.
     pub fn threads(self) -> i64 {
         match self {
+            Share::Thread => 1,
             Share::Lanes(lanes) => lanes,
             Share::Warp => 32,
             Share::Block(threads) => threads,
@@ -147,6 +161,11 @@ impl Form<'_> {
         let mut text = Text { form: self, kernel: &mut kernel, pointers: &pointers, length: &length_name };
         let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
         let body = match self.share {
+            Share::Thread => format!(
+                "const int lane = 0;\nconst i64 row = (i64)blockIdx.x * {THREADS} + threadIdx.x;\nif (row >= {rows_name}) return;\n{}{}",
+                text.bases()?,
+                text.line()?
+            ),
             Share::Lanes(lanes) => text.lanes(&rows_name, lanes)?,
             Share::Warp => format!(
                 "const int lane = threadIdx.x % 32;\nconst i64 row = (i64)blockIdx.x * {} + threadIdx.x / 32;\n\

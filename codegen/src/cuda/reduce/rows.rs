@@ -250,6 +250,7 @@ impl Text<'_> {
     /// Merges the states of a pass over the threads of the line.
     fn merged(&self, pass: usize) -> Emit<String> {
         Ok(match self.form.share {
+            Share::Thread => String::new(),
             Share::Lanes(lanes) => format!("merge_lanes<{lanes}>(state{pass});\n"),
             Share::Warp => format!("merge_lanes<32>(state{pass});\n"),
             Share::Block(threads) => format!("merge_block<{threads}>(state{pass});\n"),
