@@ -20,12 +20,13 @@
 //! [`compile`] is [`Pipeline::standard`] and [`lower`]; with a pipeline of one's own:
 //!
 //! ```
-//! use eglu::{DeviceProfile, Graph, Pipeline, lower};
+//! use eglu::{DeviceProfile, Graph, Options, Pipeline, lower};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let profile = DeviceProfile::named("h200").ok_or("no such device")?;
 //! let model = Graph::import("fixtures/mixtral-grouped_mm.block.pt2")?;
-//! let optimized = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?.run(model.graph, profile)?;
+//! let pipeline = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?;
+//! let optimized = pipeline.run(model.graph, &Options::new(profile.clone()))?;
 //! assert!(!optimized.report.sites.is_empty(), "the block is fused");
 //! let plan = lower(&optimized.graph)?;
 //! # Ok(())
