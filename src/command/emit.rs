@@ -71,9 +71,15 @@ fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
     device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
 }
 
-/// One line for each piece of scratch memory, then one for each launch with its arguments in order.
+/// One line for the memory of each input, output and piece of scratch, then one for each launch with its arguments in order.
 fn launches(plan: &CudaPlan) -> String {
     let mut text = String::new();
+    for (i, input) in plan.plan.inputs.iter().enumerate() {
+        text += &format!("input#{i}  {}\n", named(plan, Memory::Buffer(input.buffer)));
+    }
+    for (i, output) in plan.plan.outputs.iter().enumerate() {
+        text += &format!("output#{i}  {}\n", named(plan, Memory::Buffer(output.tensor.buffer)));
+    }
     for (i, scratch) in plan.scratch.iter().enumerate() {
         text += &format!("scratch#{i}  {}  {} B\n", scratch.name, scratch.bytes);
     }
@@ -93,16 +99,19 @@ fn launches(plan: &CudaPlan) -> String {
     text
 }
 
-/// `memory + bytes`, a tensor map's memory, or the expression of a number.
-fn argument(plan: &CudaPlan, arg: &KernelArg) -> String {
-    let named = |memory: Memory| match memory {
+fn named(plan: &CudaPlan, memory: Memory) -> String {
+    match memory {
         Memory::Buffer(id) => format!("{}#{id}", plan.plan.buffers[id].name),
         Memory::Scratch(i) => format!("scratch#{i}"),
         Memory::Counters => "counters#".into(),
-    };
+    }
+}
+
+/// `memory + bytes`, a tensor map's memory, or the expression of a number.
+fn argument(plan: &CudaPlan, arg: &KernelArg) -> String {
     match arg {
-        KernelArg::Pointer { memory, offset } => format!("{} + {offset}", named(*memory)),
-        KernelArg::TensorMap(map) => format!("map of {} + {}", named(map.memory), map.offset),
+        KernelArg::Pointer { memory, offset } => format!("{} + {offset}", named(plan, *memory)),
+        KernelArg::TensorMap(map) => format!("map of {} + {}", named(plan, map.memory), map.offset),
         KernelArg::Int(dim) => dim.to_string(),
     }
 }

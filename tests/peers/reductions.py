@@ -118,16 +118,10 @@ def one(folder, label, name, kind, op, layout, shape, dtype, copy):
     emitted = Emitted(os.path.join(folder, name))
     dims = dict(s77=x.shape[0], mid=x.shape[1], s27=x.shape[-1], _s27=x.shape[-1] // 2)
     results = [torch.full_like(output, 7) for output in outputs]
-    tensors = {}
-    for launch in emitted.launches:
-        for arg in launch[4]:
-            found = re.fullmatch(r"(.*)#(\d*) \+ .*", arg)
-            if found and found[1] not in tensors and found[1] not in ("scratch", "counters"):
-                tensors[found[1]] = x if found[1] == "x" else None
-    missing = [key for key, value in tensors.items() if value is None]
-    ends = missing[-len(results):]
-    for key in missing:
-        tensors[key] = results[ends.index(key)] if key in ends else torch.empty(x.numel() * 8 + 64, dtype=torch.uint8, device="cuda")
+    tensors = dict(zip(emitted.inputs, [x]))
+    tensors.update(zip(emitted.outputs, results))
+    for name in emitted.temporaries():
+        tensors[name] = torch.empty(x.numel() * 8 + 64, dtype=torch.uint8, device="cuda")
     run = emitted.bind(tensors, dims)
     run()
     torch.cuda.synchronize()
