@@ -7,9 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Writes a file; the path keeps its old contents where writing fails.
+/// Writes a file; the path keeps its old contents where writing fails. What is no file, such as a pipe or `/dev/null`, is written to.
 pub fn file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     let write = || -> std::io::Result<()> {
+        let path = &place_of(path);
+        if is_stream(path) {
+            return fs::OpenOptions::new().write(true).open(path)?.write_all(contents);
+        }
         let mut temporary = tempfile::NamedTempFile::new_in(folder_of(path))?;
         temporary.write_all(contents)?;
         readable_by_all(temporary.path())?;
@@ -17,6 +21,29 @@ pub fn file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
         Ok(())
     };
     write().map_err(|cause| cannot_write(path, cause))
+}
+
+/// Refuses a file that cannot be written later, when the work for it is done.
+pub fn expect_place(path: &Path) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Err(Failure::data(format!("cannot write `{}`: it is a folder", path.display())).help("give the name of a file"));
+    }
+    let place = place_of(path);
+    if is_stream(&place) {
+        // A pipe would wait for its reader.
+        return Ok(());
+    }
+    tempfile::NamedTempFile::new_in(folder_of(&place)).map(drop).map_err(|cause| cannot_write(path, cause))
+}
+
+/// Where a link leads, as renaming would put a file in the link's place.
+fn place_of(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// True for devices and pipes.
+fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
 /// Writes a folder of files, by name and contents. A folder already there is replaced where `is_own` says that all it holds came from here.
@@ -91,6 +118,23 @@ mod tests {
         fs::write(target.join("notes.txt"), "mine").unwrap();
         assert!(folder(&target, &files, |name| name.ends_with(".cu")).is_err());
         assert!(target.join("notes.txt").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        use std::os::unix::fs::FileTypeExt;
+        let root = tempfile::tempdir().unwrap();
+        let (target, link) = (root.path().join("target"), root.path().join("link"));
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        file(&link, b"new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        let null = Path::new("/dev/null");
+        expect_place(null).unwrap();
+        file(null, b"gone").unwrap();
+        assert!(fs::metadata(null).unwrap().file_type().is_char_device());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What ends a command early: one error with its exit code, its cause and what to do about it.
 
+use eglu::ahead::AheadError;
 use eglu_codegen::{LowerError, cuda::EmitError};
 use eglu_ir::json::JsonError;
 use eglu_passes::PassError;
-use eglu_runtime::{Fault, RuntimeError, cuda::CudaError, inputs::InputError};
+use eglu_runtime::{Fault, RuntimeError, cuda::CudaError, inputs::InputError, package::PackageError};
 use std::{error::Error, fmt, io::IsTerminal};
 
 /// Whose fault a failure is; decides the exit code.
@@ -141,6 +142,23 @@ impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Failure {
         let exit = if error.is_environment() { Exit::Environment } else { Exit::Data };
         Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<PackageError> for Failure {
+    fn from(error: PackageError) -> Failure {
+        RuntimeError::from(error).into()
+    }
+}
+
+impl From<AheadError> for Failure {
+    fn from(error: AheadError) -> Failure {
+        match error {
+            AheadError::Pass(error) => error.into(),
+            AheadError::Lower(error) => error.into(),
+            AheadError::Emit(error) => error.into(),
+            AheadError::Cuda(error) => error.into(),
+        }
     }
 }
 

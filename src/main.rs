@@ -4,13 +4,18 @@ mod command;
 mod deliver;
 mod draw;
 mod failure;
+mod page;
+mod progress;
 mod screen;
 mod table;
+mod trace;
+mod warnings;
 
 use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    warnings::show_warnings();
     // Clap exits with 2 on bad usage and 0 for --help and --version.
     match command::Eglu::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

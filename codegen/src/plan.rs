@@ -3,13 +3,14 @@
 use crate::Layout;
 use eglu_ir::{DType, Dim, Op, Scalar, Shape, SymbolRange, Tensor, TensorType, graph::OutputKind, ops::OperandType};
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Position in [`Plan::buffers`].
 pub type BufferId = usize;
 
 /// Steps in execution order over dense buffers. One plan serves every value of its symbols.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The graph's name.
     pub name: String,
@@ -26,7 +27,7 @@ pub struct Plan {
 }
 
 /// A dense row-major block of memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Buffer {
     /// Name of the node that fills it.
     pub name: Arc<str>,
@@ -39,20 +40,21 @@ pub struct Buffer {
 }
 
 /// Where a buffer's contents come from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
     /// User input, by position.
     Input(usize),
     /// Parameter or buffer, by its fully qualified name.
     Weight(Arc<str>),
     /// Written in the graph.
+    #[serde(with = "crate::constant")]
     Constant(Tensor),
     /// Written by a step.
     Step,
 }
 
 /// A strided view of a buffer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorRef {
     /// Which buffer.
     pub buffer: BufferId,
@@ -70,7 +72,7 @@ impl TensorRef {
 }
 
 /// What a step reads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Arg {
     Tensor(TensorRef),
@@ -79,7 +81,7 @@ pub enum Arg {
 }
 
 /// One op to run; its outputs are dense, its inputs any strided views.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// Name of its node.
     pub name: Arc<str>,
@@ -115,7 +117,7 @@ impl Step {
 }
 
 /// A user input.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PlanInput {
     pub name: Arc<str>,
@@ -124,7 +126,7 @@ pub struct PlanInput {
 }
 
 /// An output: a view of a buffer, to be delivered dense.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PlanOutput {
     pub tensor: TensorRef,

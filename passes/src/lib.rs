@@ -2,6 +2,7 @@
 //!
 //! [`Pipeline::standard`] is what the command runs; every pass leaves a graph that verifies and computes the same.
 
+pub mod autodiff;
 pub mod canonicalize;
 pub mod certify;
 pub mod cluster;
@@ -16,6 +17,7 @@ pub mod pipeline;
 mod rebuild;
 pub mod report;
 
+pub use autodiff::{AutodiffError, Gradients};
 pub use certify::certify;
 pub use explain::explain;
 pub use pipeline::{Context, Failure, Optimized, Options, Pass, PassError, Pipeline, PrintAfter};

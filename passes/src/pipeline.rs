@@ -1,6 +1,7 @@
 //! Passes in order: parsing a list of names, running with timing, verification and printing.
 
 use crate::{
+    autodiff::{Autodiff, AutodiffError, Gradients},
     canonicalize::{Canonicalize, SimplifyViews},
     cluster::Cluster,
     cse::MergeEqual,
@@ -26,6 +27,8 @@ pub trait Pass {
 pub struct Context<'a> {
     /// The device to optimise for.
     pub profile: &'a DeviceProfile,
+    /// What `autodiff` differentiates by what.
+    pub gradients: &'a Gradients,
     /// Findings for the user.
     pub report: &'a mut Report,
 }
@@ -49,12 +52,26 @@ pub struct Options {
     pub profile: DeviceProfile,
     /// What to print on the way.
     pub print: PrintAfter,
+    /// What `autodiff` differentiates by what, where the pipeline has that pass.
+    pub gradients: Gradients,
 }
 
 impl Options {
     /// Optimises for this device and prints nothing.
     pub fn new(profile: DeviceProfile) -> Options {
-        Options { profile, print: PrintAfter::Never }
+        Options { profile, print: PrintAfter::Never, gradients: Gradients::default() }
+    }
+}
+
+impl From<&Options> for Options {
+    fn from(options: &Options) -> Options {
+        options.clone()
+    }
+}
+
+impl From<&DeviceProfile> for Options {
+    fn from(profile: &DeviceProfile) -> Options {
+        Options::new(profile.clone())
     }
 }
 
@@ -73,6 +90,8 @@ pub struct Optimized {
 pub enum Failure {
     #[error(transparent)]
     Graph(#[from] GraphError),
+    #[error(transparent)]
+    Autodiff(#[from] AutodiffError),
     #[error(transparent)]
     Egraph(#[from] crate::egraph::EgraphError),
 }
@@ -99,6 +118,7 @@ pub struct Pipeline {
 /// All passes, in the order in which the standard pipeline first needs them.
 fn all() -> Vec<Box<dyn Pass>> {
     vec![
+        Box::new(Autodiff),
         Box::new(SimplifyViews),
         Box::new(Canonicalize),
         Box::new(FoldConstants),
@@ -115,6 +135,19 @@ impl Pipeline {
 
     /// Views in canonical form and nothing else, so that each op is a kernel of its own, as in PyTorch's eager mode.
     pub const UNFUSED: &'static str = "views,dce";
+
+    /// The pipeline behind `autodiff`, unless it has that pass already.
+    pub fn differentiated(mut self) -> Pipeline {
+        if !self.differentiates() {
+            self.passes.insert(0, Box::new(Autodiff));
+        }
+        self
+    }
+
+    /// True if one of the passes is `autodiff`.
+    pub fn differentiates(&self) -> bool {
+        self.passes.iter().any(|pass| pass.name() == Autodiff.name())
+    }
 
     /// Names and one-line descriptions of all passes.
     pub fn known() -> Vec<(&'static str, &'static str)> {
@@ -147,9 +180,9 @@ impl Pipeline {
         Self::parse(list).unwrap_or_else(|error| unreachable!("a built-in pipeline: {error}"))
     }
 
-    /// Runs the passes; each leaves a graph that verifies.
-    pub fn run(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
-        self.run_printing(graph, options, &mut io::sink())
+    /// Runs the passes; each leaves a graph that verifies. Options are [`Options`], or the profile of the device to optimise for.
+    pub fn run(&self, graph: Graph, options: impl Into<Options>) -> Result<Optimized, PassError> {
+        self.run_printing(graph, &options.into(), &mut io::sink())
     }
 
     /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
@@ -158,9 +191,9 @@ impl Pipeline {
         for pass in &self.passes {
             let name = pass.name();
             let start = Instant::now();
-            let mut context = Context { profile: &options.profile, report: &mut report };
+            let mut context = Context { profile: &options.profile, gradients: &options.gradients, report: &mut report };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
-            report.add_time(name, start.elapsed());
+            report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
             if options.print == PrintAfter::All || (options.print == PrintAfter::Changed && changed) {
                 let note = if changed { "" } else { " (nothing changed)" };

@@ -6,7 +6,10 @@ use crate::cost;
 use eglu_ir::{Bindings, Graph, NodeId};
 use indexmap::IndexMap;
 use serde::Serialize;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What a pipeline did. Serialises as the command's `--report`.
 #[derive(Clone, Debug, Serialize)]
@@ -28,12 +31,26 @@ pub struct Report {
     pub assumptions: Vec<String>,
     /// Milliseconds of each phase.
     pub time_ms: IndexMap<String, f64>,
+    /// When each pass ran.
+    #[serde(skip)]
+    pub passes: Vec<Ran>,
     /// Rules that were applied, in order, for [`explain`](crate::explain).
     #[serde(skip)]
     pub trail: Vec<Step>,
     /// The graph given.
     #[serde(skip)]
     before: Graph,
+}
+
+/// One run of one pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    /// Name of the pass.
+    pub pass: String,
+    /// When it began.
+    pub start: Instant,
+    /// How long it took.
+    pub time: Duration,
 }
 
 /// One fused part.
@@ -121,9 +138,16 @@ impl Report {
             stops: Vec::new(),
             assumptions: Vec::new(),
             time_ms: IndexMap::new(),
+            passes: Vec::new(),
             trail: Vec::new(),
             before: graph.clone(),
         }
+    }
+
+    /// Lets `graph`, which computes more than the graph given, stand for it.
+    pub(crate) fn restart(&mut self, graph: &Graph) {
+        self.nodes_before = ops(graph);
+        self.before = graph.clone();
     }
 
     /// Adds to the time of a phase.
@@ -131,7 +155,14 @@ impl Report {
         *self.time_ms.entry(phase.into()).or_insert(0.0) += time.as_secs_f64() * 1e3;
     }
 
-    /// The graph that the pipeline was given.
+    /// Takes down a run of a pass that ends now.
+    pub(crate) fn ran(&mut self, pass: &str, start: Instant) {
+        let time = start.elapsed();
+        self.passes.push(Ran { pass: pass.into(), start, time });
+        self.add_time(pass, time);
+    }
+
+    /// The graph that the pipeline was given; where it was differentiated, the joint graph.
     pub fn before(&self) -> &Graph {
         &self.before
     }

@@ -1,6 +1,6 @@
 //! What can go wrong while a plan is loaded or run.
 
-use crate::cuda::CudaError;
+use crate::{cuda::CudaError, package::PackageError};
 use eglu_codegen::cuda::EmitError;
 use eglu_ir::{DType, bind::BindError, dim::DimError, tensor::TensorError, weights::WeightError};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub enum RuntimeError {
     Usage(String),
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    #[error(transparent)]
+    Package(Box<PackageError>),
     #[error("no CUDA kernel for this plan: {0}")]
     Emit(#[from] EmitError),
 }
@@ -47,6 +49,12 @@ pub enum RuntimeError {
 impl From<WeightError> for RuntimeError {
     fn from(error: WeightError) -> RuntimeError {
         RuntimeError::Weight(Box::new(error))
+    }
+}
+
+impl From<PackageError> for RuntimeError {
+    fn from(error: PackageError) -> RuntimeError {
+        RuntimeError::Package(Box::new(error))
     }
 }
 

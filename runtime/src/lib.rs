@@ -11,8 +11,15 @@ mod device;
 mod error;
 mod executable;
 pub mod inputs;
+mod lent;
 pub mod memory;
+pub mod package;
+mod phases;
+pub mod whole;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};
-pub use executable::{Backend, Executable, RunTime, StepTime, Timed, WeightSource};
+pub use executable::{Backend, Executable, KernelTime, OnDevice, RunTime, StepTime, Timed, WeightSource};
+pub use lent::{DeviceTensor, OutputPlace, OutputView, Results, Stream};
+pub use package::Package;
+pub use phases::{Phase, Phases, Progress};

@@ -61,6 +61,11 @@ fn fused_and_unfused_side_by_side() {
         for key in ["name", "kind", "ms", "ms_min", "ms_max", "bytes", "flops", "share_of_roofline"] {
             assert!(!json[plan]["each"][0][key].is_null(), "{plan}.each.{key}");
         }
+        assert_eq!(json[plan]["runs_ms"].as_array().map(Vec::len), json[plan]["runs"].as_u64().map(|n| n as usize));
+        let timeline = json[plan]["timeline"].as_array().expect("a list");
+        assert_eq!(timeline.len() as u64, json[plan]["kernels"].as_u64().expect("a number"));
+        let starts: Vec<f64> = timeline.iter().map(|kernel| kernel["start_ms"].as_f64().expect("a number")).collect();
+        assert!(starts.is_sorted(), "{starts:?}");
     }
     assert_eq!(json["dims"]["tokens"], 300);
     let table = comparison.table(5);

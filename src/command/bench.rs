@@ -1,18 +1,25 @@
 //! `eglu bench`: fused beside unfused.
 
-use super::{device, model};
-use crate::{deliver, failure::Failure, screen::show};
+mod document;
+mod package;
+
+use super::{device, differentiate::Differentiate, model};
+use crate::{deliver, failure::Failure, page, progress::Progress, screen::show, trace::trace};
 use clap::Args;
+use document::{Setting, cold_start_line};
 use eglu_codegen::{Plan, lower};
 use eglu_ir::{import::Imported, weights::Weights};
-use eglu_passes::{Options, Pipeline};
+use eglu_passes::{Optimized, Pipeline};
 use eglu_runtime::{
-    Device, Executable,
-    bench::{self, BenchError},
+    Device, Executable, Phase,
+    bench::{self, BenchError, Comparison},
     inputs::{self, Routing, Spec},
+    package::is_package,
 };
-use indicatif::{ProgressBar, ProgressStyle};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Measures the fused model beside the unfused one, on inputs drawn at random.
 ///
@@ -20,8 +27,11 @@ use std::{path::PathBuf, time::Duration};
 /// least and the greatest. Weights are the archive's own; where it has none, they are drawn at random.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Model: .pt2 or .json
+    /// Model: .pt2 or .json, or a package: .eglu, whose plan is measured alone
     model: PathBuf,
+    /// Which program of a package; not needed where it has one
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
     /// Value of a dynamic dim; those not given are 256, or what is nearest in range
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
     dims: Vec<(String, i64)>,
@@ -52,14 +62,14 @@ pub struct Bench {
     /// Where to write the result as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-/// Steps of the progress bar.
-const PARTS: u64 = 1000;
-
-/// A bar on stderr; indicatif draws nothing where that is no terminal.
-fn progress_bar() -> ProgressBar {
-    ProgressBar::new(PARTS).with_style(ProgressStyle::default_bar())
+    /// Where to write a report to read: one HTML file with plots, timeline, and the graph before and after
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Where to write phases, passes and kernels as a trace for https://ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -83,36 +93,78 @@ fn indexed_spec(text: &str) -> Result<(usize, Spec), String> {
 impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
-        let mut imported = model::load(&self.model)?;
-        let profile = device::profile_of(self.device)?;
-        let plan = |pipeline: Pipeline| -> Result<Plan, Failure> {
-            Ok(lower(&pipeline.run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?)
+        self.outputs().into_iter().try_for_each(deliver::expect_place)?;
+        if is_package(&self.model) {
+            return self.run_package();
+        }
+        if self.program.is_some() {
+            return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
+        }
+        let progress = Progress::new();
+        let (comparison, optimized, cold_start, random) = self.measure(&progress)?;
+        drop(progress);
+        let weights = if random { "random weights" } else { "weights of the model" };
+        let (table, cold) = (comparison.table(self.top), cold_start_line(&cold_start));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", table.trim_end(), self.seed));
+        if let Some(path) = &self.json {
+            document::write(path, &comparison, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
+        }
+        if let Some(path) = &self.html {
+            let facts = [
+                ("weights", if random { format!("random, seed {}", self.seed) } else { "of the model".into() }),
+                ("eglu", env!("CARGO_PKG_VERSION").to_owned()),
+            ];
+            let subject =
+                page::Subject { comparison: &comparison, optimized: &optimized, cold_start: &cold_start, facts: &facts };
+            deliver::file(path, page::page(&subject).as_bytes())?;
+        }
+        if let Some(path) = &self.trace {
+            let plans = [("one run, unfused", &comparison.unfused), ("one run, fused", &comparison.fused)];
+            let text = trace(&comparison.device, &plans, &optimized.report.passes, &cold_start);
+            deliver::file(path, text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The files to write.
+    fn outputs(&self) -> Vec<&Path> {
+        [&self.json, &self.html, &self.trace].into_iter().flatten().map(PathBuf::as_path).collect()
+    }
+
+    /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
+    fn measure(&self, progress: &Progress) -> Result<(Comparison, Optimized, Vec<Phase>, bool), Failure> {
+        let phases = progress.phases();
+        // The first question to a GPU loads the driver and starts it.
+        let profile = match self.device {
+            Device::Cpu => device::profile_of(self.device)?,
+            Device::Cuda(_) => phases.time("driver", || device::profile_of(self.device))?,
         };
-        let (unfused, fused) = (plan(Pipeline::unfused())?, plan(Pipeline::standard())?);
+        let mut imported = phases.time("import", || model::load(&self.model))?;
+        let options = self.differentiate.options(&imported, profile.clone());
+        let optimize = |pipeline: Pipeline| self.differentiate.before(pipeline).run(imported.graph.clone(), &options);
+        let optimized = phases.time("passes", || optimize(Pipeline::standard()))?;
+        let fused = phases.time("plan", || lower(&optimized.graph))?;
+        let unfused: Plan = lower(&optimize(Pipeline::unfused())?.graph)?;
+
         let bindings = inputs::sizes(&unfused, self.tokens, &self.dims)?;
         let specs = self.inputs.iter().copied().collect();
         let tensors = inputs::generate(&unfused, &bindings, &specs, self.routing, self.seed)?;
         let random = self.choose_weights(&mut imported)?;
-        let unfused = Executable::load(unfused, &imported.weights, &self.device)?;
-        let fused = Executable::load(fused, &imported.weights, &self.device)?;
+        let fused = Executable::load_in_phases(fused, &imported.weights, &self.device, &phases)?;
+        phases.time("first run", || fused.run(&tensors))?;
+        let cold_start = phases.list();
+        let unfused = Executable::load_in_phases(unfused, &imported.weights, &self.device, &progress.phases())?;
 
         // The host's rates are measured; those of a GPU are its profile's.
-        let (rates, measured) = if self.device == Device::Cpu { (bench::host(), true) } else { (profile.clone(), false) };
-        let bar = progress_bar();
-        let mut progress = |share: f64| bar.set_position((share * PARTS as f64) as u64);
+        let (rates, measured) = if self.device == Device::Cpu { (bench::host(), true) } else { (profile, false) };
         let options = bench::Options { budget: Duration::from_secs_f64(self.seconds), ..bench::Options::default() };
-        let comparison = bench::side_by_side((&unfused, &fused), &tensors, (&rates, measured), &options, &mut progress);
-        bar.finish_and_clear();
+        let mut told = |share: f64| progress.share("measure", share);
+        let comparison = bench::side_by_side((&unfused, &fused), &tensors, (&rates, measured), &options, &mut told);
         let comparison = comparison.map_err(|error| match error {
             BenchError::Run(error) => error.into(),
             error => Failure::data("the plans cannot be compared").because(error),
         })?;
-        let weights = if random { "random weights" } else { "weights of the model" };
-        show(&format!("{}\n{weights}, seed {}\n", comparison.table(self.top).trim_end(), self.seed));
-        if let Some(path) = &self.json {
-            deliver::file(path, super::json(&comparison).as_bytes())?;
-        }
-        Ok(())
+        Ok((comparison, optimized, cold_start, random))
     }
 
     /// Weights to run with, and whether they are random.

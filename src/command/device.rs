@@ -2,15 +2,12 @@
 
 use crate::failure::Failure;
 use eglu_codegen::cuda::Target;
-use eglu_ir::{DeviceProfile, profile};
-use eglu_runtime::{Device, cuda::DeviceFacts};
+use eglu_ir::DeviceProfile;
+use eglu_runtime::Device;
 
 /// The profile of a device of this machine.
 pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {
-    match device {
-        Device::Cpu => Ok(profile::CPU),
-        Device::Cuda(ordinal) => Ok(DeviceFacts::of(ordinal)?.profile()),
-    }
+    Ok(device.profile()?)
 }
 
 /// The built-in profile of that name, or that of a device of this machine (`cuda`, `cuda:N`).
@@ -25,19 +22,10 @@ pub fn profile_named(name: &str) -> Result<DeviceProfile, Failure> {
     }
 }
 
-/// Architectures that code is made for, by the names NVRTC gives them.
-const ARCHITECTURES: [(&str, u32); 4] = [("sm_80", 80), ("sm_86", 86), ("sm_89", 89), ("sm_90a", 90)];
-
 /// What to emit for the architecture of that name.
 pub fn target_named(name: &str) -> Result<Target, Failure> {
-    let known = ARCHITECTURES.iter().find(|(known, _)| *known == name).map(|&(_, arch)| Target { arch });
-    known.ok_or_else(|| {
-        let names = ARCHITECTURES.map(|(name, _)| name).join(", ");
+    Target::named(name).ok_or_else(|| {
+        let names = Target::names().collect::<Vec<_>>().join(", ");
         Failure::usage(format!("no code is made for the architecture `{name}`")).help(format!("give one of {names}"))
     })
-}
-
-/// What to emit for a GPU: the newest architecture whose code runs on it; `None` for a CPU.
-pub fn target_of(profile: &DeviceProfile) -> Option<Target> {
-    ARCHITECTURES.iter().rev().find(|&&(_, arch)| arch <= profile.arch).map(|&(_, arch)| Target { arch })
 }

@@ -1,21 +1,17 @@
 //! `eglu emit`: CUDA sources and cubins.
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, launches, model};
 use crate::{deliver, failure::Failure, screen::show};
 use clap::Args;
-use eglu_codegen::{
-    cuda::{CudaPlan, KernelArg, Memory, Target, emit},
-    lower,
-};
-use eglu_ir::DeviceProfile;
-use eglu_passes::{Options, Pipeline};
+use eglu_codegen::{cuda::emit, lower};
+use eglu_passes::Pipeline;
 use eglu_runtime::cuda::compile;
 use std::path::PathBuf;
 
 /// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
 ///
 /// No GPU is needed; NVRTC is, unless --sources-only is given. The file launches.txt says which kernels run in which order, on which grids and with
-/// which arguments.
+/// which arguments; launches.json says the same, and more, for programs.
 #[derive(Debug, Args)]
 pub struct Emit {
     /// Model: .pt2 or .json
@@ -32,6 +28,8 @@ pub struct Emit {
     /// Emit each operator as a kernel of its own
     #[arg(long)]
     no_fuse: bool,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Emit {
@@ -40,9 +38,13 @@ impl Emit {
         let target = device::target_named(&self.arch)?;
         let imported = model::load(&self.model)?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let optimized = pipeline.run(imported.graph, &Options::new(profile_for(target)?))?;
+        let options = self.differentiate.options(&imported, target.profile().clone());
+        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
-        let mut files = vec![("launches.txt".to_owned(), launches(&plan).into_bytes())];
+        let mut files = vec![
+            ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),
+            ("launches.json".to_owned(), super::json(&launches::document(&plan)).into_bytes()),
+        ];
         for module in &plan.modules {
             files.push((format!("{}.cu", module.name), module.source.clone().into_bytes()));
         }
@@ -53,7 +55,7 @@ impl Emit {
             }
         }
         deliver::folder(&self.output, &files, |name| {
-            name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
+            ["launches.txt", "launches.json"].contains(&name) || name.ends_with(".cu") || name.ends_with(".cubin")
         })?;
         let cubins = if self.sources_only { "no cubins" } else { "a cubin for each" };
         show(&format!(
@@ -63,55 +65,5 @@ impl Emit {
             plan.modules.len()
         ));
         Ok(())
-    }
-}
-
-/// The profile to optimise with: that of the built-in device nearest to the architecture.
-fn profile_for(target: Target) -> Result<DeviceProfile, Failure> {
-    device::profile_named(if target.arch >= 90 { "h200" } else { "a100" })
-}
-
-/// One line for the memory of each input, output and piece of scratch, then one for each launch with its arguments in order.
-fn launches(plan: &CudaPlan) -> String {
-    let mut text = String::new();
-    for (i, input) in plan.plan.inputs.iter().enumerate() {
-        text += &format!("input#{i}  {}\n", named(plan, Memory::Buffer(input.buffer)));
-    }
-    for (i, output) in plan.plan.outputs.iter().enumerate() {
-        text += &format!("output#{i}  {}\n", named(plan, Memory::Buffer(output.tensor.buffer)));
-    }
-    for (i, scratch) in plan.scratch.iter().enumerate() {
-        text += &format!("scratch#{i}  {}  {} B\n", scratch.name, scratch.bytes);
-    }
-    for launch in &plan.launches {
-        let [x, y, z] = &launch.grid;
-        let args: Vec<String> = launch.args.iter().map(|arg| argument(plan, arg)).collect();
-        text += &format!(
-            "{}  {}.cu:{}  grid {x} × {y} × {z}  block {}  shared {} B  args {}\n",
-            plan.plan.steps[launch.step].name,
-            plan.modules[launch.module].name,
-            launch.entry,
-            launch.block.map(|n| n.to_string()).join(" × "),
-            launch.shared_bytes,
-            args.join("; ")
-        );
-    }
-    text
-}
-
-fn named(plan: &CudaPlan, memory: Memory) -> String {
-    match memory {
-        Memory::Buffer(id) => format!("{}#{id}", plan.plan.buffers[id].name),
-        Memory::Scratch(i) => format!("scratch#{i}"),
-        Memory::Counters => "counters#".into(),
-    }
-}
-
-/// `memory + bytes`, a tensor map's memory, or the expression of a number.
-fn argument(plan: &CudaPlan, arg: &KernelArg) -> String {
-    match arg {
-        KernelArg::Pointer { memory, offset } => format!("{} + {offset}", named(plan, *memory)),
-        KernelArg::TensorMap(map) => format!("map of {} + {}", named(plan, map.memory), map.offset),
-        KernelArg::Int(dim) => dim.to_string(),
     }
 }

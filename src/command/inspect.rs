@@ -1,9 +1,12 @@
 //! `eglu inspect`: what a model is made of.
 
+mod package;
+
 use super::model;
 use crate::{draw, failure::Failure, screen::show, table};
 use clap::{Args, ValueEnum};
 use eglu_ir::{Graph, NodeKind, SymbolRange, TensorType, Value, graph::OutputKind, import::Imported};
+use eglu_runtime::package::is_package;
 use indexmap::IndexMap;
 use serde::Serialize;
 use std::{path::PathBuf, sync::Arc};
@@ -13,7 +16,7 @@ use std::{path::PathBuf, sync::Arc};
 /// Operators are those of eglu after import. A model with operators that eglu does not know is refused with the list of all of them.
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// Model: .pt2 or .json
+    /// Model: .pt2 or .json, or a package: .eglu
     model: PathBuf,
     /// How to show it
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -35,6 +38,9 @@ enum Format {
 impl Inspect {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
+        if is_package(&self.model) {
+            return package::show_package(&self.model, self.format);
+        }
         let imported = model::load(&self.model)?;
         let text = match self.format {
             Format::Text => Summary::of(&imported).to_text(),

@@ -1,10 +1,13 @@
 //! The subcommands, one file each.
 
 mod bench;
+mod compile;
 mod device;
+mod differentiate;
 mod doctor;
 mod emit;
 mod inspect;
+mod launches;
 mod model;
 mod optimize;
 mod run;
@@ -21,7 +24,7 @@ pub struct Eglu {
 }
 
 const EXIT_CODES: &str = "\
-MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json).
+MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json); run, bench and inspect take packages of `eglu compile` (.eglu), too.
 
 Exit codes: 0 success, 1 the model or the data is at fault or results differ, 2 bad usage, 3 the environment lacks something.";
 
@@ -33,6 +36,8 @@ enum Command {
     Optimize(optimize::Optimize),
     /// Write the CUDA sources and cubins of the optimised model
     Emit(emit::Emit),
+    /// Compile models ahead of time into a package that runs with no compiler
+    Compile(compile::Compile),
     /// Run a model, and compare its results with a reference
     Run(run::Run),
     /// Measure the fused model beside the unfused one
@@ -48,6 +53,7 @@ impl Eglu {
             Command::Inspect(command) => command.run(),
             Command::Optimize(command) => command.run(),
             Command::Emit(command) => command.run(),
+            Command::Compile(command) => command.run(),
             Command::Run(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Doctor(command) => command.run(),
@@ -62,6 +68,6 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// The name by which a unit variant travels in JSON.
-fn word(value: &impl serde::Serialize) -> String {
+pub fn word(value: &impl serde::Serialize) -> String {
     json(value).trim().trim_matches('"').to_owned()
 }

@@ -9,6 +9,7 @@ use eglu_ir::{
     },
     weights::Weights,
 };
+use eglu_runtime::package::ProgramInfo;
 use indexmap::IndexMap;
 use std::path::Path;
 
@@ -37,6 +38,22 @@ pub fn require_weights(imported: &Imported) -> Result<(), Failure> {
         Err(cause) => failure.because(cause),
         Ok(_) => failure,
     })
+}
+
+/// The weights that a program of a package runs with: its own, and those of a file in place of them or for those it lacks.
+pub fn package_weights(program: &ProgramInfo<'_>, more: Option<&Path>) -> Result<Weights, Failure> {
+    let file = |path: &Path| {
+        Weights::from_safetensors(path)
+            .map_err(|cause| Failure::data(format!("cannot read the weights in `{}`", path.display())).because(cause))
+    };
+    let more = more.map(file).transpose()?.unwrap_or_default();
+    // An archive referred to need not be there where the file has everything.
+    let mut weights = match program.weight_names().all(|name| more.contains(name)) {
+        true => Weights::default(),
+        false => program.weights()?,
+    };
+    weights.extend(more);
+    Ok(weights)
 }
 
 /// The tensors of a `.safetensors` file.

@@ -1,6 +1,6 @@
 //! `eglu optimize`: what the passes do to a model.
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, model};
 use crate::{
     deliver,
     failure::Failure,
@@ -8,9 +8,13 @@ use crate::{
     table::{Table, bytes},
 };
 use clap::Args;
-use eglu_codegen::{Plan, cuda::emit, lower};
+use eglu_codegen::{
+    Plan,
+    cuda::{Target, emit},
+    lower,
+};
 use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
-use eglu_passes::{Optimized, Options, Pipeline, PrintAfter, Report, certify, explain};
+use eglu_passes::{Optimized, Pipeline, PrintAfter, Report, certify, explain};
 use eglu_runtime::compare::{Tolerance, tolerance};
 use std::{
     path::{Path, PathBuf},
@@ -51,6 +55,8 @@ pub struct Optimize {
     /// Where to write the optimised graph: .json (eglu's own form, can be run again) or .txt
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Optimize {
@@ -58,7 +64,7 @@ impl Optimize {
     pub fn run(self) -> Result<(), Failure> {
         let form = self.output.as_deref().map(Form::of).transpose()?;
         let profile = device::profile_named(&self.device)?;
-        let pipeline = Pipeline::parse(&self.passes)?;
+        let pipeline = self.differentiate.before(Pipeline::parse(&self.passes)?);
         let start = Instant::now();
         let imported = model::load(&self.model)?;
         let import_time = start.elapsed();
@@ -67,9 +73,10 @@ impl Optimize {
             (_, true) => PrintAfter::Changed,
             _ => PrintAfter::Never,
         };
-        let unfused =
-            kernels(&lower(&Pipeline::unfused().run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?, &profile)?;
-        let options = Options { print, ..Options::new(profile.clone()) };
+        let mut options = self.differentiate.options(&imported, profile.clone());
+        let unfused = if pipeline.differentiates() { Pipeline::unfused().differentiated() } else { Pipeline::unfused() };
+        let unfused = kernels(&lower(&unfused.run(imported.graph.clone(), &options)?.graph)?, &profile)?;
+        options.print = print;
         let mut optimized = pipeline.run_printing(imported.graph, &options, &mut std::io::stdout())?;
         optimized.report.add_time("import", import_time);
         let start = Instant::now();
@@ -125,7 +132,7 @@ impl Form {
 
 /// How many kernels a run of the plan launches on the device.
 fn kernels(plan: &Plan, profile: &DeviceProfile) -> Result<usize, Failure> {
-    match device::target_of(profile) {
+    match Target::of_profile(profile) {
         Some(target) => Ok(emit(plan, target)?.launches.len()),
         None => Ok(plan.steps.len()),
     }

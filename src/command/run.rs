@@ -1,14 +1,15 @@
 //! `eglu run`: results of a model, compared with a reference.
 
-use super::model;
+use super::{differentiate::Differentiate, model};
 use crate::{failure::Failure, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
-use eglu_ir::{DType, Graph, Tensor, graph::OutputKind, import::reference::write_tensors};
-use eglu_passes::{Options, Pipeline};
+use eglu_ir::{DType, Tensor, graph::OutputKind, import::reference::write_tensors};
+use eglu_passes::Pipeline;
 use eglu_runtime::{
-    Device, Executable,
+    Device, Executable, Package,
     compare::{Tolerance, compare_all},
+    package::is_package,
 };
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// f16 2e-3, bf16 2e-2, others exact).
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Model: .pt2 or .json
+    /// Model: .pt2 or .json, or a package: .eglu
     model: PathBuf,
     /// Inputs, as `input.0`, `input.1`, … of a .safetensors file
     #[arg(long, value_name = "IO.safetensors")]
@@ -40,25 +41,22 @@ pub struct Run {
     /// Weights that the archive lacks, or that replace its own, by name
     #[arg(long, value_name = "FILE.safetensors")]
     weights: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
+    /// Which program of a package; not needed where it has one
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
 }
 
 impl Run {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
-        let mut imported = model::load(&self.model)?;
-        if let Some(weights) = &self.weights {
-            model::add_weights(&mut imported, weights)?;
-        }
-        model::require_weights(&imported)?;
-        let inputs = self.read_inputs(&imported.graph)?;
+        let (executable, inputs) = match is_package(&self.model) {
+            true => self.load_package()?,
+            false => self.load_model()?,
+        };
         let expected = self.expect.as_deref().map(model::tensors).transpose()?;
-
-        let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let profile = super::device::profile_of(self.device)?;
-        let optimized = pipeline.run(imported.graph, &Options::new(profile))?;
-        let plan = lower(&optimized.graph)?;
-        let kinds: Vec<OutputKind> = plan.outputs.iter().map(|output| output.kind.clone()).collect();
-        let executable = Executable::load(plan, &imported.weights, &self.device)?;
+        let kinds: Vec<OutputKind> = executable.plan().outputs.iter().map(|output| output.kind.clone()).collect();
         let results = executable.run(&inputs)?;
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 
@@ -78,12 +76,46 @@ impl Run {
         }
     }
 
-    fn read_inputs(&self, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
+    fn load_model(&self) -> Result<(Executable, Vec<Tensor>), Failure> {
+        if self.program.is_some() {
+            return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
+        }
+        let mut imported = model::load(&self.model)?;
+        if let Some(weights) = &self.weights {
+            model::add_weights(&mut imported, weights)?;
+        }
+        model::require_weights(&imported)?;
+        let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
+        let profile = super::device::profile_of(self.device)?;
+        let options = self.differentiate.options(&imported, profile);
+        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
+        let graph = &optimized.graph;
         let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
+        let inputs = self.read_inputs(&graph.name, &wanted)?;
+        let executable = Executable::load(lower(&optimized.graph)?, &imported.weights, &self.device)?;
+        Ok((executable, inputs))
+    }
+
+    fn load_package(&self) -> Result<(Executable, Vec<Tensor>), Failure> {
+        if self.no_fuse {
+            return Err(Failure::usage("--no-fuse cannot change a package, whose plans are made")
+                .help("compile the model again with --no-fuse"));
+        }
+        self.differentiate.refuse_for_package()?;
+        let package = Package::open(&self.model)?;
+        let program = package.program(self.program.as_deref())?;
+        let weights = model::package_weights(&program, self.weights.as_deref())?;
+        let executable = program.load(&weights, &self.device)?;
+        let wanted: Vec<DType> = executable.plan().inputs.iter().map(|input| input.ty.dtype).collect();
+        let inputs = self.read_inputs(program.name(), &wanted)?;
+        Ok((executable, inputs))
+    }
+
+    fn read_inputs(&self, name: &str, wanted: &[DType]) -> Result<Vec<Tensor>, Failure> {
         match &self.inputs {
-            Some(path) => Ok(model::as_declared(model::numbered(path, "input")?, &wanted)),
+            Some(path) => Ok(model::as_declared(model::numbered(path, "input")?, wanted)),
             None if wanted.is_empty() => Ok(Vec::new()),
-            None => Err(Failure::usage(format!("`{}` takes {} inputs, and none are given", graph.name, wanted.len())).help(
+            None => Err(Failure::usage(format!("`{name}` takes {} inputs, and none are given", wanted.len())).help(
                 "give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own",
             )),
         }

@@ -3,9 +3,11 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod cache;
 mod call;
 mod emit;
 mod golden;
 mod optimize;
+mod package;
 mod run;
 mod usage;

@@ -8,13 +8,9 @@ usage: dense.py EGLU [SECONDS] [CASE …]
 PyTorch computes the product alone, without the unit or the residual. Both sides flush the cache before each product and wait for it; both run
 as long, so that the card's power limit meets both. The ratio is PyTorch's time over eglu's.
 """
-import json
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 
+import timing
 import torch
 
 CASES = """
@@ -66,37 +62,11 @@ def graph(kind, m, n, k):
     return {**head, "nodes": nodes, "outputs": outputs}, types
 
 
-def torch_ms(product, flush, seconds):
-    for _ in range(3):
-        product()
-    times, begin = [], time.monotonic()
-    while len(times) < 5 or time.monotonic() - begin < seconds:
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        product()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
-def eglu_ms(command, document, seconds):
-    with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/graph.json", "w") as file:
-            json.dump(document, file)
-        # Fused and unfused take turns; of one op both are the same.
-        line = [command, "bench", f"{folder}/graph.json", "--device", "cuda", "--seconds", str(seconds), "--json", f"{folder}/out.json"]
-        subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
-        return json.load(open(f"{folder}/out.json"))["fused"]["ms"]
-
-
 def main():
     command, *rest = sys.argv[1:]
     seconds = float(rest.pop(0)) if rest and rest[0].replace(".", "").isdigit() else 0.5
-    flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; ms, TFLOP/s, share of the floor; ratio over 1: eglu is faster")
+    print(f"{timing.head()}; ms, TFLOP/s, share of the floor; ratio over 1: eglu is faster")
     print(f"{'case':24} {'floor':>8} {'torch':>8} {'eglu':>8} {'torch':>8} {'eglu':>8}  TF torch  eglu  floor/eglu  ratio")
     for case in rest or CASES:
         kind, sizes = case.split(":")
@@ -108,7 +78,14 @@ def main():
         flops = 2 * m * b.shape[1] * k
         moved = sum(t.numel() * t.element_size() for t in tensors.values()) + m * n * a.element_size()
         floor = 1e3 * max(flops / (FLOPS if kind != "f32" else 67e12), moved / BYTES)
-        rounds = [(torch_ms(lambda: torch.matmul(a, b), flush, seconds), eglu_ms(command, document, seconds)) for _ in range(2)]
+        # eglu's fused and unfused runs take turns; of one op both are the same.
+        rounds = [
+            (
+                timing.measure(lambda: torch.matmul(a, b), repeats=5, seconds=seconds).median,
+                timing.side(timing.bench(command, document, "--seconds", seconds)["fused"]).median,
+            )
+            for _ in range(2)
+        ]
         best = [min(times) for times in zip(*rounds)]
         each = " ".join(f"{ms:8.4f}" for pair in rounds for ms in pair)
         rates = "  ".join(f"{flops / ms / 1e9:6.0f}" for ms in best)

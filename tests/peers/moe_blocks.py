@@ -6,12 +6,9 @@ usage: moe_blocks.py EGLU MODEL.pt2 NAME [TOKENS …]
   NAME       a key of BLOCKS below
 Needs torch and transformers with the grouped_mm experts. PyTorch is timed before and after eglu, so that a drift of the clock shows.
 """
-import json
-import statistics
-import subprocess
 import sys
-import tempfile
 
+import timing
 import torch
 import transformers
 
@@ -47,43 +44,19 @@ def moe_block(name):
     return block, config.hidden_size
 
 
-def median_ms(call, flush, repeats=30):
-    for _ in range(5):
-        call()
-    times = []
-    for _ in range(repeats):
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times), min(times), max(times)
-
-
-def eglu_bench(command, archive, tokens):
-    with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        line = [command, "bench", archive, "--tokens", str(tokens), "--weights", "random", "--device", "cuda", "--json", report.name]
-        subprocess.run(line, check=True, stdout=sys.stderr)
-        return json.load(open(report.name))
-
-
 def main():
     command, archive, name, *tokens = sys.argv[1:]
     block, hidden = moe_block(name)
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}, {name}, bf16; median (min-max) ms")
+    print(f"{timing.head()}, transformers {transformers.__version__}, {name}, bf16; median (min-max) ms")
     with torch.no_grad():
         compiled = torch.compile(block, dynamic=False)
         for count in map(int, tokens or [4096]):
             x = torch.randn(1, count, hidden, dtype=torch.bfloat16, device="cuda")
-            rows = [("eager", median_ms(lambda: block(x), flush)), ("torch.compile", median_ms(lambda: compiled(x), flush))]
-            bench = eglu_bench(command, archive, count)
+            rows = [("eager", timing.measure(lambda: block(x))), ("torch.compile", timing.measure(lambda: compiled(x)))]
+            bench = timing.bench(command, archive, "--tokens", count, "--weights", "random")
             for kind in ("unfused", "fused"):
-                side = bench[kind]
-                rows.append((f"eglu {kind}", (side["ms"], side["ms_min"], side["ms_max"])))
-            rows += [("torch.compile again", median_ms(lambda: compiled(x), flush))]
+                rows.append((f"eglu {kind}", timing.side(bench[kind])))
+            rows += [("torch.compile again", timing.measure(lambda: compiled(x)))]
             print(f"T = {count}; eglu's fused and unfused results differ by {bench['max_error']}")
             for label, (median, low, high) in rows:
                 print(f"  {label:22} {median:8.3f} ({low:.3f}-{high:.3f})")

@@ -8,9 +8,9 @@ use super::{
     kernel::{Code, Kernel},
     norm, order, pointwise, reduce, route, scan, scatter,
 };
-use crate::{Arg, Plan, Step, TensorRef};
+use crate::{Arg, BufferId, Plan, Step, TensorRef};
 use eglu_ir::{Dim, Op, types::numel};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What to emit for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,8 @@ impl Target {
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
     let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
-    let mut emitter = Emitter { out, sources, names, orders: Vec::new(), target, index: 0, when };
+    let mut emitter =
+        Emitter { out, sources, names, orders: Vec::new(), ordered: gemm::ordered_buffers(plan), target, index: 0, when };
     let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         // Nothing is there to compute, even where it is not defined: extremes of no complex numbers.
@@ -67,6 +68,8 @@ pub(super) struct Emitter {
     names: HashMap<String, usize>,
     /// Ids that were ordered by expert.
     pub orders: Vec<gemm::Order>,
+    /// Buffers whose rows lie in expert order.
+    ordered: HashSet<BufferId>,
     pub target: Target,
     index: usize,
     /// 1 where the launches emitted now are to run, else 0.
@@ -114,6 +117,11 @@ impl Emitter {
                 Err(Unsupported::new("a view is no step: lower the graph first"))
             }
         }
+    }
+
+    /// True if the tensor's rows lie in expert order, not where their ids stand.
+    pub fn is_ordered(&self, tensor: &TensorRef) -> bool {
+        self.ordered.contains(&tensor.buffer)
     }
 
     /// Emits launches that run only where `when` is 1; it is 0 elsewhere.

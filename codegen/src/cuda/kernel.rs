@@ -29,6 +29,7 @@ pub(super) enum Header {
     DispatchCluster,
     Decode,
     GemmDense,
+    GemmOuter,
     GemmStream,
 }
 
@@ -57,6 +58,7 @@ impl Header {
             Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
             Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
+            Header::GemmOuter => include_str!("device/gemm_outer.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
     }
@@ -117,6 +119,12 @@ impl Kernel {
     /// A pointer to counters that are zero before and after every kernel: [`COUNTERS`](super::COUNTERS) of them, `u32`.
     pub fn counters(&mut self) -> String {
         self.pointer("u32", "n", Memory::Counters, Dim::from(0))
+    }
+
+    /// Statements before which nothing is read that these parameters point to, though the kernel never writes it.
+    pub fn reads_from_here(&self) -> String {
+        let names = self.params.iter().filter(|param| param.starts_with("const ") && param.contains('*'));
+        names.filter_map(|param| param.rsplit(' ').next()).map(|name| format!("read_from_here({name});\n")).collect()
     }
 
     /// A tensor map, passed by value; returns its name.

@@ -2,6 +2,7 @@
 
 use crate::{BufferId, Plan};
 use eglu_ir::{DType, Dim};
+use serde::{Deserialize, Serialize};
 
 /// A plan with the kernels that run it. Grids, sizes and offsets are expressions over the plan's symbols.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct CudaPlan {
 }
 
 /// Device memory between the launches of a step, or of several.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scratch {
     /// What it holds.
     pub name: String,
@@ -39,7 +40,7 @@ pub struct Module {
 }
 
 /// One kernel launch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     /// The step it is part of.
     pub step: usize,
@@ -60,7 +61,7 @@ pub struct Launch {
 }
 
 /// One kernel parameter.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum KernelArg {
     /// The address of a buffer, `offset` bytes in. Kernels move 16 bytes at a time: buffers and scratch start on 16 bytes at least.
     Pointer {
@@ -77,7 +78,7 @@ pub enum KernelArg {
 
 /// A view of memory as the bulk copy engine (TMA) takes tiles from it: what `cuTensorMapEncodeTiled` is given, with the 128-byte swizzle and
 /// zeros for what lies outside.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorMap {
     /// Which memory.
     pub memory: Memory,
@@ -96,7 +97,7 @@ pub struct TensorMap {
 }
 
 /// Device memory that a kernel is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Memory {
     /// A buffer of the plan.
     Buffer(BufferId),

@@ -19,6 +19,7 @@ mod reduce;
 mod route;
 mod scan;
 mod scatter;
+mod target;
 
 pub use emitter::{Target, emit};
 pub use error::EmitError;

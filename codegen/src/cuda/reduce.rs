@@ -3,6 +3,7 @@
 
 mod chain;
 mod columns;
+mod few;
 mod forms;
 mod pairs;
 mod rows;
@@ -115,8 +116,9 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
 }
 
 fn in_any_order(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
-    match walk.goes_across(chain) {
-        true => columns::emit(emitter, chain, walk),
-        false => forms::emit(emitter, chain, &Walk::along_lines(chain)),
+    match (walk.goes_across(chain), few::fits(chain, walk)) {
+        (true, Some(sizes)) => few::emit(emitter, chain, walk, sizes),
+        (true, None) => columns::emit(emitter, chain, walk),
+        (false, _) => forms::emit(emitter, chain, &Walk::along_lines(chain)),
     }
 }

@@ -108,6 +108,11 @@ impl Archive {
         &self.map
     }
 
+    /// The directory at the file's end, as it stands there: names, sizes, places and CRC-32 of all entries.
+    pub fn directory(&self) -> &[u8] {
+        self.map.get(self.zip.central_directory_start() as usize..).unwrap_or_default()
+    }
+
     /// Full names of all entries, in the directory's order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)

@@ -9,6 +9,7 @@ use safetensors::{Dtype, SafeTensors, View, tensor::Metadata};
 use std::{
     borrow::Cow,
     fs::{self, File},
+    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -138,22 +139,47 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Writes tensors to a file: whole or not at all, by way of a file beside it that is renamed at the end.
+/// Writes tensors to a file: whole or not at all, by way of a file beside it that is renamed at the end. A device or a pipe is written to, and
+/// a link is followed, since renaming would put a file in their place.
 pub fn write_tensors<'a>(path: &Path, tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), ReferenceError> {
     let failed = |why: String| ReferenceError::Write { path: path.into(), why };
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    if fs::metadata(&place).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
+        let bytes = safetensors::serialize(written(tensors), None).map_err(|e| failed(e.to_string()))?;
+        let mut stream = fs::OpenOptions::new().write(true).open(&place).map_err(|e| failed(e.to_string()))?;
+        return stream.write_all(&bytes).map_err(|e| failed(e.to_string()));
+    }
+    let path = &*place;
     let name = path.file_name().ok_or_else(|| failed("it names no file".into()))?;
     let unfinished = path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
     let guard = Unfinished(&unfinished);
-    let views: Vec<(&str, Written<'_>)> = tensors.into_iter().map(|(name, tensor)| (name, Written::new(tensor))).collect();
-    safetensors::serialize_to_file(views, None, &unfinished).map_err(|e| failed(e.to_string()))?;
+    safetensors::serialize_to_file(written(tensors), None, &unfinished).map_err(|e| failed(e.to_string()))?;
     fs::rename(&unfinished, path).map_err(|e| failed(e.to_string()))?;
     std::mem::forget(guard);
     Ok(())
 }
 
+fn written<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Vec<(&'a str, Written<'a>)> {
+    tensors.into_iter().map(|(name, tensor)| (name, Written::new(tensor))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_devices_stay_what_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::write(&target, "").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let x = Tensor::from_slice(DType::I8, &[1], &[1i8]).unwrap();
+        write_tensors(&link, [("x", &x)]).unwrap();
+        assert!(link.is_symlink() && read_tensors(&target).unwrap().contains_key("x"));
+        write_tensors(Path::new("/dev/null"), [("x", &x)]).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
 
     #[test]
     fn tensors_come_back_as_they_were() {

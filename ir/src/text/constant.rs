@@ -51,14 +51,16 @@ fn from_numbers(dtype: DType, shape: &[usize], texts: &[&str]) -> Option<Tensor>
     }
 }
 
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
+/// Two lower-case hexadecimal digits for each byte.
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of pairs of hexadecimal digits; `None` for anything else.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |c: u8| (c as char).to_digit(16).map(|d| d as u8);
     let pairs = text.as_bytes().chunks(2);
     pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()

@@ -22,7 +22,7 @@ mod dims;
 mod parse;
 mod print;
 
-pub(crate) use constant::{from_hex, to_hex};
+pub use constant::{from_hex, to_hex};
 pub use cursor::ParseError;
 pub(crate) use dims::is_symbol;
 pub use parse::parse;

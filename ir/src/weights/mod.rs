@@ -3,11 +3,12 @@
 mod random;
 mod stored;
 
-pub(crate) use stored::{Placement, Stored};
+pub use stored::Placement;
+pub(crate) use stored::Stored;
 
 use crate::{
-    Graph, NodeKind, Tensor,
-    import::{ReferenceError, reference},
+    Graph, NodeKind, Tensor, TensorType,
+    import::{Archive, ReferenceError, reference},
     tensor::TensorError,
 };
 use indexmap::IndexMap;
@@ -60,6 +61,26 @@ impl Weights {
     /// Sets a weight.
     pub fn insert(&mut self, path: impl Into<Arc<str>>, tensor: Tensor) {
         self.sources.insert(path.into(), Source::Tensor(tensor));
+    }
+
+    /// Sets a weight that lies in an archive: a window of its entry `file`. Nothing is read until it is asked for.
+    pub fn insert_placed(
+        &mut self,
+        path: &str,
+        archive: &Arc<Archive>,
+        file: &str,
+        place: &Placement,
+    ) -> Result<(), WeightError> {
+        self.insert_stored(path, Stored::new(archive, path, file, place)?);
+        Ok(())
+    }
+
+    /// Where a weight lies that is in an archive: archive, entry and window.
+    pub fn placement(&self, path: &str) -> Option<(&Arc<Archive>, &str, Placement)> {
+        match self.sources.get(path) {
+            Some(Source::Stored(stored)) => Some(stored.placement()),
+            _ => None,
+        }
     }
 
     pub(crate) fn insert_stored(&mut self, path: &str, stored: Stored) {
@@ -121,13 +142,22 @@ impl Weights {
     /// extent, so that activations stay finite. 1-d tensors, scales of norms as a rule, lie around one, those named `bias` around zero;
     /// integers are zero.
     pub fn random(graph: &Graph, seed: u64) -> Result<Weights, WeightError> {
+        let weight = |id| match &graph.node(id).kind {
+            NodeKind::Weight(path) => Some((path, &graph.node(id).outputs[0])),
+            _ => None,
+        };
+        Weights::random_of(graph.node_ids().filter_map(weight), seed)
+    }
+
+    /// [`Weights::random`] for weights of these names and types.
+    pub fn random_of<'a>(
+        types: impl IntoIterator<Item = (&'a Arc<str>, &'a TensorType)>,
+        seed: u64,
+    ) -> Result<Weights, WeightError> {
         let mut weights = Weights::default();
-        for id in graph.node_ids() {
-            let node = graph.node(id);
-            if let NodeKind::Weight(path) = &node.kind
-                && !weights.contains(path)
-            {
-                weights.insert(path.clone(), random::tensor(path, &node.outputs[0], seed)?);
+        for (path, ty) in types {
+            if !weights.contains(path) {
+                weights.insert(path.clone(), random::tensor(path, ty, seed)?);
             }
         }
         Ok(weights)

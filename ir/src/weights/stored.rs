@@ -2,14 +2,20 @@
 
 use super::WeightError;
 use crate::{DType, Tensor, import::Archive, tensor::TensorError};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A window of a storage, in elements, as an archive declares it.
-#[derive(Clone, Debug)]
-pub(crate) struct Placement {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// Element type.
     pub dtype: DType,
+    /// Extents, outermost first.
     pub shape: Vec<i64>,
+    /// Elements between neighbours along each dim.
     pub strides: Vec<i64>,
+    /// The first element.
     pub offset: i64,
 }
 
@@ -62,6 +68,13 @@ impl Stored {
             strides: sizes(&place.strides),
             offset: place.offset as usize,
         })
+    }
+
+    /// The archive, the entry in it, and the window of that.
+    pub fn placement(&self) -> (&Arc<Archive>, &str, Placement) {
+        let signed = |list: &[usize]| list.iter().map(|&v| v as i64).collect();
+        let (shape, strides) = (signed(&self.shape), signed(&self.strides));
+        (&self.archive, &self.file, Placement { dtype: self.dtype, shape, strides, offset: self.offset as i64 })
     }
 
     /// Bytes of the dense tensor.

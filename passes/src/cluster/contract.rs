@@ -13,7 +13,6 @@ use eglu_ir::{
     ops::{Axes, Contract, DenseGlu, Permute, Pointwise},
     program::InstrOp,
 };
-use std::sync::Arc;
 
 /// Most tensors that one kernel writes.
 const RESULTS: usize = 4;
@@ -153,7 +152,7 @@ pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), 
     };
     operands.extend(captures);
     let name = graph.node(*exits.last().unwrap_or(&members[0])).name.clone();
-    let op = Contract { lanes, program: Arc::new(program) };
+    let op = Contract::new(lanes, program);
     let new = rebuild.call(&name, op.into(), operands, super::origins(graph, members))?;
     for (index, &exit) in exits.iter().enumerate() {
         rebuild.bind(exit.into(), Value { node: new, index: index as u32 });

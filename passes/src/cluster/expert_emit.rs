@@ -136,6 +136,7 @@ fn contract(rebuild: &mut Rebuild<'_>, plan: &Plan, needed: &FxHashSet<NodeId>) 
         repeat,
         packed,
         interleaved: packed > 0 && interleaved,
+        grouped: false,
         program: Arc::new(program.finish()),
     };
     let origins = super::origins(graph, &plan.nodes());

@@ -1,17 +1,19 @@
 //! Measures plans: fused and unfused side by side, step by step, against the device's roofline.
 
+mod alone;
 mod calibrate;
 mod report;
 mod roofline;
 mod statistics;
 
+pub use alone::{Alone, alone};
 pub use calibrate::host;
-pub use report::{Comparison, Measurement, Rates, StepReport};
+pub use report::{Comparison, KernelReport, Measurement, Rates, StepReport};
 pub use roofline::{Work, work};
 pub use statistics::{Spread, median};
 
 use crate::{
-    Executable, RuntimeError, Timed,
+    Executable, KernelTime, RuntimeError, Timed,
     compare::{CompareError, compare},
 };
 use eglu_ir::{Bindings, DeviceProfile, Tensor};
@@ -36,6 +38,9 @@ impl Default for Options {
     }
 }
 
+/// How many runs are taken down kernel by kernel, for the timeline of a usual one.
+const TIMELINES: usize = 3;
+
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
@@ -53,12 +58,14 @@ struct Candidate<'a> {
     seconds: Vec<f64>,
     host: Vec<f64>,
     steps: Vec<Vec<f64>>,
+    /// Runs kernel by kernel, with their beginnings.
+    timelines: Vec<(Instant, Vec<KernelTime>)>,
 }
 
 impl<'a> Candidate<'a> {
     fn new(executable: &'a Executable, inputs: &[Tensor]) -> Result<Candidate<'a>, RuntimeError> {
         let steps = vec![Vec::new(); executable.plan().steps.len()];
-        Ok(Candidate { executable, timed: executable.prepare(inputs)?, seconds: vec![], host: vec![], steps })
+        Ok(Candidate { executable, timed: executable.prepare(inputs)?, seconds: vec![], host: vec![], steps, timelines: vec![] })
     }
 
     fn run(&mut self) -> Result<(), RuntimeError> {
@@ -73,6 +80,27 @@ impl<'a> Candidate<'a> {
             self.steps[time.step].push(time.seconds);
         }
         Ok(())
+    }
+
+    fn run_kernels(&mut self) -> Result<(), RuntimeError> {
+        let begin = Instant::now();
+        self.timelines.push((begin, self.timed.time_kernels()?));
+        Ok(())
+    }
+
+    /// The timeline of the run that took the middle time.
+    fn timeline(&self) -> Option<(Instant, Vec<KernelReport>)> {
+        let end = |run: &(Instant, Vec<KernelTime>)| run.1.last().map_or(0.0, |last| last.start + last.seconds);
+        let mut order: Vec<&(Instant, Vec<KernelTime>)> = self.timelines.iter().collect();
+        order.sort_by(|a, b| end(a).total_cmp(&end(b)));
+        let (begin, kernels) = order.get(order.len() / 2)?;
+        let report = |kernel: &KernelTime| KernelReport {
+            name: kernel.name.to_string(),
+            step: kernel.step,
+            start_ms: 1e3 * kernel.start,
+            ms: 1e3 * kernel.seconds,
+        };
+        Some((*begin, kernels.iter().map(report).collect()))
     }
 
     fn host_us(&self) -> f64 {
@@ -97,6 +125,7 @@ impl<'a> Candidate<'a> {
                 StepReport { name, kind, ms, bytes: work.bytes, flops: work.flops, share_of_roofline }
             })
             .collect();
+        let (timeline_began, timeline) = self.timeline().unzip();
         let (arena_bytes, arena_sum) = self.timed.memory();
         let measurement = Measurement {
             kernels: self.executable.backend().kernels(),
@@ -106,7 +135,10 @@ impl<'a> Candidate<'a> {
             arena_bytes,
             arena_sum,
             runs: self.seconds.len(),
+            runs_ms: self.seconds.iter().map(|seconds| 1e3 * seconds).collect(),
             each,
+            timeline: timeline.unwrap_or_default(),
+            timeline_began,
         };
         Ok((measurement, work.iter().map(|w| w.seconds).sum()))
     }
@@ -146,6 +178,11 @@ pub fn side_by_side(
         }
         progress((0.9 + 0.02 * round as f64).min(1.0));
     }
+    for _ in 0..TIMELINES {
+        for candidate in &mut both {
+            candidate.run_kernels()?;
+        }
+    }
     let outputs = [both[0].timed.outputs()?, both[1].timed.outputs()?];
     let (mut max_error, mut max_abs_error) = (0.0f64, 0.0f64);
     for (i, (reference, output)) in outputs[0].iter().zip(&outputs[1]).enumerate() {
@@ -168,12 +205,7 @@ pub fn side_by_side(
         host_us,
         max_error,
         max_abs_error,
-        rates: Rates {
-            bandwidth: profile.bandwidth,
-            matrix_flops: profile.matrix_flops,
-            vector_flops: profile.vector_flops,
-            measured: rates_measured,
-        },
+        rates: Rates::of(profile, rates_measured),
         unfused: unfused_report,
         fused: fused_report,
     })

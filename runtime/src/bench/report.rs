@@ -1,9 +1,10 @@
 //! What a benchmark found: JSON for scripts, a table for people.
 
 use super::statistics::Spread;
+use eglu_ir::DeviceProfile;
 use indexmap::IndexMap;
 use serde::Serialize;
-use std::fmt::Write;
+use std::{fmt::Write, time::Instant};
 
 /// Fused against unfused. Serialises as the command's JSON contract.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -65,8 +66,28 @@ pub struct Measurement {
     pub arena_sum: u64,
     /// How many runs were timed.
     pub runs: usize,
+    /// The time of each run, in order, milliseconds.
+    pub runs_ms: Vec<f64>,
     /// The steps, in order.
     pub each: Vec<StepReport>,
+    /// The kernels of one run of middling time, with the clock between them.
+    pub timeline: Vec<KernelReport>,
+    /// When that run began.
+    #[serde(skip)]
+    pub timeline_began: Option<Instant>,
+}
+
+/// When one kernel ran.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelReport {
+    /// The kernel's name; that of its node where steps have no kernels of their own.
+    pub name: String,
+    /// Position in [`Measurement::each`] of its step.
+    pub step: usize,
+    /// Its start, milliseconds after the start of the run.
+    pub start_ms: f64,
+    /// Its time, milliseconds.
+    pub ms: f64,
 }
 
 /// Time of one step.
@@ -91,18 +112,9 @@ impl Comparison {
     /// The figures as text, with the slowest `steps` steps of each plan.
     pub fn table(&self, steps: usize) -> String {
         let mut text = String::new();
-        let dims: Vec<String> = self.dims.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let dims = if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) };
         // Writing to a String does not fail.
-        let _ = writeln!(text, "{}{dims} on {}", self.model, self.device);
-        let how = if self.rates.measured { "measured" } else { "published" };
-        let _ = writeln!(
-            text,
-            "peak rates ({how}): {:.1} GB/s, {:.1} GFLOP/s in products, {:.1} GFLOP/s elsewhere\n",
-            self.rates.bandwidth / 1e9,
-            self.rates.matrix_flops / 1e9,
-            self.rates.vector_flops / 1e9
-        );
+        let _ = writeln!(text, "{}{} on {}", self.model, dims_text(&self.dims), self.device);
+        let _ = writeln!(text, "{}\n", self.rates.line());
         let _ = writeln!(text, "{:10} {:>8} {:>11} {:>23} {:>10} {:>10}", "", "kernels", "ms", "min .. max", "MB", "arena MB");
         for (name, plan) in [("unfused", &self.unfused), ("fused", &self.fused)] {
             let spread = format!("{:.3} .. {:.3}", plan.ms.min, plan.ms.max);
@@ -121,13 +133,41 @@ impl Comparison {
             self.max_abs_error
         );
         for (name, plan) in [("unfused", &self.unfused), ("fused", &self.fused)] {
-            let _ = writeln!(text, "\nslowest steps, {name}:");
-            let mut order: Vec<&StepReport> = plan.each.iter().collect();
-            order.sort_by(|a, b| b.ms.median.total_cmp(&a.ms.median));
-            for step in order.into_iter().take(steps) {
-                let share = 100.0 * step.share_of_roofline;
-                let _ = writeln!(text, "  {:>10.3} ms  {share:>4.0} %  {:16} {}", step.ms.median, step.kind, step.name);
-            }
+            text += &plan.slowest(name, steps);
+        }
+        text
+    }
+}
+
+/// The values of dims in parentheses, for a title; nothing where there are none.
+pub(super) fn dims_text(dims: &IndexMap<String, i64>) -> String {
+    let dims: Vec<String> = dims.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) }
+}
+
+impl Rates {
+    pub(super) fn of(profile: &DeviceProfile, measured: bool) -> Rates {
+        let &DeviceProfile { bandwidth, matrix_flops, vector_flops, .. } = profile;
+        Rates { bandwidth, matrix_flops, vector_flops, measured }
+    }
+
+    pub(super) fn line(&self) -> String {
+        let how = if self.measured { "measured" } else { "published" };
+        let [bandwidth, matrix, vector] = [self.bandwidth, self.matrix_flops, self.vector_flops].map(|rate| rate / 1e9);
+        format!("peak rates ({how}): {bandwidth:.1} GB/s, {matrix:.1} GFLOP/s in products, {vector:.1} GFLOP/s elsewhere")
+    }
+}
+
+impl Measurement {
+    /// The slowest steps of the plan called `name`, a line each.
+    pub(super) fn slowest(&self, name: &str, steps: usize) -> String {
+        let mut text = format!("\nslowest steps, {name}:\n");
+        let mut order: Vec<&StepReport> = self.each.iter().collect();
+        order.sort_by(|a, b| b.ms.median.total_cmp(&a.ms.median));
+        for step in order.into_iter().take(steps) {
+            let share = 100.0 * step.share_of_roofline;
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "  {:>10.3} ms  {share:>4.0} %  {:16} {}", step.ms.median, step.kind, step.name);
         }
         text
     }

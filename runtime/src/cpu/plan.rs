@@ -7,7 +7,10 @@ use super::{
     scratch::Scratch,
     view::{View, ViewError, extents},
 };
-use crate::{Backend, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory, memory::MemoryPlan};
+use crate::{
+    Backend, KernelTime, OnDevice, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory,
+    memory::{MemoryPlan, MemoryReport},
+};
 use eglu_codegen::{Arg, BufferId, Plan, Source, Step, TensorRef};
 use eglu_ir::{Bindings, Tensor};
 use rayon::ThreadPool;
@@ -85,6 +88,16 @@ impl Backend for CpuExecutable {
 
     fn prepare<'a>(&'a self, inputs: &[Tensor], bindings: &Bindings) -> Result<Box<dyn Timed + 'a>, RuntimeError> {
         Ok(Box::new(Run::new(self, inputs, bindings)?))
+    }
+
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
+        let (memory, bytes) = (memory::plan_steps(&self.plan, bindings)?, memory::sizes(&self.plan, bindings)?);
+        let weights = self.fixed.iter().flatten().map(|tensor| tensor.bytes().len() as u64).sum();
+        Ok(MemoryReport::new(&self.plan, [], (&memory, &bytes), weights))
+    }
+
+    fn on_device(&self) -> Option<&dyn OnDevice> {
+        None
     }
 }
 
@@ -211,6 +224,19 @@ impl Timed for Run<'_> {
         this.executable.on_pool(|| {
             this.steps(|step, seconds| {
                 times.push(StepTime { step, name: this.executable.plan.steps[step].name.clone(), seconds });
+            })
+        })?;
+        Ok(times)
+    }
+
+    fn time_kernels(&mut self) -> Result<Vec<KernelTime>, RuntimeError> {
+        let this = &*self;
+        let mut times = Vec::with_capacity(this.executable.plan.steps.len());
+        let begin = Instant::now();
+        this.executable.on_pool(|| {
+            this.steps(|step, seconds| {
+                let name = this.executable.plan.steps[step].name.clone();
+                times.push(KernelTime { step, name, start: (begin.elapsed().as_secs_f64() - seconds).max(0.0), seconds });
             })
         })?;
         Ok(times)

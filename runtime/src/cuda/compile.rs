@@ -5,6 +5,7 @@ use super::{
     cache::{self, Cache, Key},
     nvrtc::Nvrtc,
 };
+use crate::Phases;
 use eglu_codegen::cuda::Module;
 use std::{
     collections::HashMap,
@@ -57,18 +58,36 @@ pub struct CompileError {
 ///
 /// Results are kept in memory and in the cache folder. No fast-math option is given, so arithmetic is IEEE's.
 pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> {
-    compile_into(modules, arch, &Cache::from_env(&|name| std::env::var_os(name)))
+    compile_in_phases(modules, arch, &Phases::default())
 }
 
-/// [`compile`] with another disk cache.
-pub(crate) fn compile_into(modules: &[Module], arch: &str, cache: &Cache) -> Result<Vec<Cubin>, CudaError> {
+/// The compiler and its version, as packages record it.
+pub fn compiler() -> Result<String, CudaError> {
+    let (major, minor) = Nvrtc::open()?.version();
+    Ok(format!("NVRTC {major}.{minor}"))
+}
+
+/// [`compile`], timed and told of as the phase `compile`.
+pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
+    let cache = Cache::from_env(&|name| std::env::var_os(name));
+    phases.time("compile", || compile_into(modules, arch, &cache, &|done| phases.tell("compile", done, modules.len())))
+}
+
+/// [`compile`] with another disk cache; `told` is told how many modules are done.
+pub(crate) fn compile_into(
+    modules: &[Module],
+    arch: &str,
+    cache: &Cache,
+    told: &(dyn Fn(usize) + Sync),
+) -> Result<Vec<Cubin>, CudaError> {
     let nvrtc = Nvrtc::open()?;
     let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = modules.iter().map(|_| OnceLock::new()).collect();
-    let next = AtomicUsize::new(0);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let (at, Some(module)) = next_of(&next, modules) {
             // Each slot is taken by one thread only.
             let _ = slots[at].set(compile_one(nvrtc, module, arch, cache));
+            told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(modules.len());
@@ -79,6 +98,7 @@ pub(crate) fn compile_into(modules: &[Module], arch: &str, cache: &Cache) -> Res
         }
         work();
     });
+    cache.tidy();
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
@@ -88,7 +108,8 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
 }
 
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
-    static MEMORY: LazyLock<Mutex<HashMap<Key, Cubin>>> = LazyLock::new(Mutex::default);
+    type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
+    static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
     let options = [
         format!("--gpu-architecture={arch}"),
         "--std=c++17".into(),
@@ -96,16 +117,29 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
         "-lineinfo".into(),
         "--ptxas-options=-v".into(),
     ];
-    let (major, minor) = nvrtc.version();
-    let key = cache::key(&[&module.name, &module.source, &options.join(" "), &format!("NVRTC {major}.{minor}")]);
+    let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cubin) = memory().get(&key) {
-        return Ok(cubin.clone());
+    let slot = memory().entry(key).or_default().clone();
+    // Who comes while another compiles the same source waits for that.
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key))).clone();
+    if cubin.is_err() {
+        // What failed for want of memory, say, may succeed later.
+        memory().remove(&key);
     }
-    let (log, image) = match cache.read(&key) {
+    cubin
+}
+
+fn compile_or_read(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    options: &[String],
+    (cache, key): (&Cache, &Key),
+) -> Result<Cubin, CudaError> {
+    let (log, image) = match cache.read(key) {
         Some(entry) => entry,
         None => {
-            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options);
+            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
             let failed = |log: String| CompileError {
                 module: module.name.clone(),
                 arch: arch.into(),
@@ -114,13 +148,11 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
             };
             let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
             let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
-            cache.write(&key, &compiled.log, &image);
+            cache.write(key, &compiled.log, &image);
             (compiled.log, image)
         }
     };
-    let cubin = Cubin { image: image.into(), log: log.into() };
-    memory().insert(key, cubin.clone());
-    Ok(cubin)
+    Ok(Cubin { image: image.into(), log: log.into() })
 }
 
 impl Cubin {

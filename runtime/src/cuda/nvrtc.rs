@@ -22,6 +22,7 @@ type Program = *mut std::ffi::c_void;
 pub(crate) struct Nvrtc {
     path: PathBuf,
     version: (u32, u32),
+    identity: String,
     create: unsafe extern "C" fn(
         *mut Program,
         *const c_char,
@@ -116,9 +117,13 @@ impl Nvrtc {
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = *library.get("nvrtcVersion")?;
             let (mut major, mut minor) = (0, 0);
             version(&mut major, &mut minor);
+            let path = loaded_from(path);
+            // Releases of one version differ in their fixes, and tell no more of themselves than their size.
+            let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
             Ok(Nvrtc {
-                path: loaded_from(path),
+                path,
                 version: (major.max(0) as u32, minor.max(0) as u32),
+                identity: format!("NVRTC {major}.{minor}, {bytes} bytes"),
                 create: *library.get("nvrtcCreateProgram")?,
                 compile: *library.get("nvrtcCompileProgram")?,
                 log_size: *library.get("nvrtcGetProgramLogSize")?,
@@ -139,6 +144,11 @@ impl Nvrtc {
     /// Major and minor version.
     pub(crate) fn version(&self) -> (u32, u32) {
         self.version
+    }
+
+    /// What tells it from other compilers, whose cubins may differ.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
     }
 
     /// Compiles one self-contained source to a cubin. `Err` says what is wrong with the compiler rather than the source.

@@ -135,7 +135,8 @@ impl fmt::Display for Probe {
         }
         match &self.cache.folder {
             Some(folder) => {
-                writeln!(f, "cache    {}: {} kernels, {} bytes", folder.display(), self.cache.entries, self.cache.bytes)?
+                let CacheReport { entries, bytes, limit, .. } = self.cache;
+                writeln!(f, "cache    {}: {entries} kernels, {bytes} bytes of at most {limit}", folder.display())?
             }
             None => writeln!(f, "cache    none")?,
         }

@@ -2,22 +2,31 @@
 
 use super::{InputError, Spec};
 use eglu_codegen::{Arg, BufferId, Plan, Step, TensorRef};
-use eglu_ir::{Bindings, DType, Op, Scalar, ops::Pointwise};
+use eglu_ir::{Bindings, DType, Dim, Op, Scalar, ops::Pointwise};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What is known of an integer input's values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Bound {
-    below: i64,
+/// What one use of an integer input says of its values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bound {
+    /// They are from 0 to below this.
+    pub below: Dim,
     /// True if they choose experts: then a row's ids differ.
-    experts: bool,
+    pub experts: bool,
+}
+
+/// What the uses of each input say, in signature order. An unfused plan knows most: fusing leaves out what it has no use for.
+pub fn bounds(plan: &Plan) -> Vec<Vec<Bound>> {
+    plan.inputs.iter().map(|input| if input.ty.dtype.is_int() { of_buffer(plan, input.buffer) } else { vec![] }).collect()
 }
 
 /// What each input holds where nobody says: floats are normal, masks true, integers below what they index.
-pub fn defaults(plan: &Plan, bindings: &Bindings) -> Result<Vec<Spec>, InputError> {
+pub fn defaults(plan: &Plan, bounds: &[Vec<Bound>], bindings: &Bindings) -> Result<Vec<Spec>, InputError> {
     plan.inputs
         .iter()
-        .map(|input| {
+        .enumerate()
+        .map(|(i, input)| {
             if input.ty.dtype == DType::Bool {
                 return Ok(Spec::RandInt(1, 2));
             }
@@ -26,9 +35,17 @@ pub fn defaults(plan: &Plan, bindings: &Bindings) -> Result<Vec<Spec>, InputErro
             }
             let shape = input.ty.concrete(bindings)?;
             let last = shape.last().copied().unwrap_or(1) as i64;
-            Ok(match bound(plan, input.buffer, bindings)? {
-                Some(Bound { below, experts: true }) if last <= below => Spec::TopK(below),
-                Some(Bound { below, .. }) => Spec::RandInt(0, below.max(1)),
+            let (mut least, mut experts) = (None, false);
+            for bound in bounds.get(i).into_iter().flatten() {
+                let below = bound.below.eval(bindings)?;
+                if below > 0 {
+                    least = Some(least.map_or(below, |least: i64| least.min(below)));
+                    experts |= bound.experts;
+                }
+            }
+            Ok(match least {
+                Some(below) if experts && last <= below => Spec::TopK(below),
+                Some(below) => Spec::RandInt(0, below.max(1)),
                 // Positions, or lengths: within the sequence.
                 None => Spec::RandInt(0, last.max(1)),
             })
@@ -36,55 +53,47 @@ pub fn defaults(plan: &Plan, bindings: &Bindings) -> Result<Vec<Spec>, InputErro
         .collect()
 }
 
-/// The tightest bound among the uses of a buffer, and of those that hold the same values.
-fn bound(plan: &Plan, buffer: BufferId, bindings: &Bindings) -> Result<Option<Bound>, InputError> {
+/// What the uses of a buffer say, and of those that hold the same values.
+fn of_buffer(plan: &Plan, buffer: BufferId) -> Vec<Bound> {
     let mut same = BTreeSet::from([buffer]);
-    let mut best: Option<Bound> = None;
+    let mut bounds: Vec<Bound> = vec![];
     for step in &plan.steps {
         let reads: Vec<usize> = (0..step.inputs.len())
             .filter(|&i| matches!(&step.inputs[i], Arg::Tensor(tensor) if same.contains(&tensor.buffer)))
             .collect();
         for &i in &reads {
-            if let Some(found) = at_use(step, i, bindings)? {
-                let experts = found.experts || best.is_some_and(|bound| bound.experts);
-                best = Some(Bound { below: best.map_or(found.below, |bound| bound.below.min(found.below)), experts });
-            }
+            bounds.extend(at_use(step, i).filter(|bound| !bounds.contains(bound)));
         }
         if !reads.is_empty() && keeps_values(&step.op) {
             same.extend(step.outputs.first().map(|output| output.buffer));
         }
     }
-    Ok(best)
+    bounds
 }
 
 /// What operand `i` of a step must be below.
-fn at_use(step: &Step, i: usize, bindings: &Bindings) -> Result<Option<Bound>, InputError> {
-    let extent = |operand: usize, dim: usize| -> Result<Option<i64>, InputError> {
-        match tensor(step, operand).and_then(|tensor| tensor.layout.shape.get(dim)) {
-            Some(dim) => Ok(Some(dim.eval(bindings)?)),
-            None => Ok(None),
-        }
-    };
+fn at_use(step: &Step, i: usize) -> Option<Bound> {
+    let extent = |operand: usize, dim: usize| tensor(step, operand)?.layout.shape.get(dim).cloned();
     let rank = |operand: usize| tensor(step, operand).map_or(0, |tensor| tensor.layout.shape.len());
     let (below, experts) = match &step.op {
         // A stack of matrices, chosen by id, is experts; a matrix's rows are an embedding.
-        Op::Index(op) if i >= 1 => (op.axes.get(i - 1).map_or(Ok(None), |&axis| extent(0, axis))?, rank(0) >= 3),
-        Op::IndexPut(op) if i >= 2 => (op.axes.get(i - 2).map_or(Ok(None), |&axis| extent(0, axis))?, false),
-        Op::Gather(op) if i == 1 => (extent(0, op.dim)?, false),
-        Op::ScatterAdd(op) if i == 1 => (extent(0, op.dim)?, false),
-        Op::Histc(op) if i == 0 => (Some(op.bins as i64), true),
-        Op::ExpertMatmul(_) if i == 3 => (extent(1, 0)?, true),
-        Op::ExpertContract(_) if i == 1 => (extent(2, 0)?, true),
-        Op::ExpertOuter(op) if i == 2 => (Some(op.experts.eval(bindings)?), true),
-        Op::Moe(_) if i == 7 => (extent(1, 0)?, true),
+        Op::Index(op) if i >= 1 => (op.axes.get(i - 1).and_then(|&axis| extent(0, axis)), rank(0) >= 3),
+        Op::IndexPut(op) if i >= 2 => (op.axes.get(i - 2).and_then(|&axis| extent(0, axis)), false),
+        Op::Gather(op) if i == 1 => (extent(0, op.dim), false),
+        Op::ScatterAdd(op) if i == 1 => (extent(0, op.dim), false),
+        Op::Histc(op) if i == 0 => (Some(Dim::from(op.bins as i64)), true),
+        Op::ExpertMatmul(_) if i == 3 => (extent(1, 0), true),
+        Op::ExpertContract(_) if i == 1 => (extent(2, 0), true),
+        Op::ExpertOuter(op) if i == 2 => (Some(op.experts.clone()), true),
+        Op::Moe(_) if i == 7 => (extent(1, 0), true),
         // `ids >= E` tells experts of other ranks apart.
         Op::Pointwise(Pointwise::Ge) if i == 0 => match step.inputs.get(1) {
-            Some(Arg::Scalar(Scalar::Int(limit))) => (Some(*limit), false),
+            Some(Arg::Scalar(Scalar::Int(limit))) => (Some(Dim::from(*limit)), false),
             _ => (None, false),
         },
         _ => (None, false),
     };
-    Ok(below.filter(|&below| below > 0).map(|below| Bound { below, experts }))
+    Some(Bound { below: below?, experts })
 }
 
 fn tensor(step: &Step, operand: usize) -> Option<&TensorRef> {
@@ -108,7 +117,7 @@ fn keeps_values(op: &Op) -> bool {
 mod tests {
     use super::*;
     use eglu_codegen::lower;
-    use eglu_ir::{Dim, Graph, OutputKind, Shape, TensorType, ops};
+    use eglu_ir::{Graph, OutputKind, Shape, TensorType, ops};
 
     #[test]
     fn ids_of_an_embedding_and_of_experts() {
@@ -126,7 +135,8 @@ mod tests {
         for node in [rows, picked] {
             graph.add_output(node.into(), OutputKind::User);
         }
-        let specs = defaults(&lower(&graph).expect("lowers"), &Bindings::new()).expect("bounds");
+        let plan = lower(&graph).expect("lowers");
+        let specs = defaults(&plan, &bounds(&plan), &Bindings::new()).expect("bounds");
         assert_eq!(specs, [Spec::RandInt(0, 100), Spec::TopK(6)]);
     }
 }

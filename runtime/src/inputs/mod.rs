@@ -4,8 +4,8 @@ mod bounds;
 mod random;
 mod spec;
 
-pub use bounds::defaults;
-pub use random::generate;
+pub use bounds::{Bound, bounds, defaults};
+pub use random::{generate, generate_within};
 pub use spec::{Routing, Spec, SpecError};
 
 use eglu_codegen::Plan;

@@ -1,6 +1,6 @@
 //! Random contents, the same for the same seed.
 
-use super::{InputError, Routing, Spec, defaults};
+use super::{Bound, InputError, Routing, Spec, bounds, defaults};
 use eglu_codegen::Plan;
 use eglu_ir::{
     Bindings, DType, Tensor,
@@ -19,10 +19,22 @@ pub fn generate(
     routing: Routing,
     seed: u64,
 ) -> Result<Vec<Tensor>, InputError> {
+    generate_within(plan, &bounds(plan), bindings, specs, routing, seed)
+}
+
+/// [`generate`] where what is known of the inputs is not the plan's own knowledge.
+pub fn generate_within(
+    plan: &Plan,
+    bounds: &[Vec<Bound>],
+    bindings: &Bindings,
+    specs: &IndexMap<usize, Spec>,
+    routing: Routing,
+    seed: u64,
+) -> Result<Vec<Tensor>, InputError> {
     if let Some(&index) = specs.keys().find(|&&index| index >= plan.inputs.len()) {
         return Err(InputError::Index { model: plan.name.clone(), index, count: plan.inputs.len() });
     }
-    let defaults = defaults(plan, bindings)?;
+    let defaults = defaults(plan, bounds, bindings)?;
     plan.inputs
         .iter()
         .enumerate()

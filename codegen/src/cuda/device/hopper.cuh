@@ -160,8 +160,3 @@ DEVICE u64 matrix_descriptor(u32 shared) {
 DEVICE u64 matrix_descriptor_of_rows(u32 shared, u32 chunk_bytes) {
     return (u64)((shared & 0x3ffff) >> 4) | ((u64)(chunk_bytes >> 4) << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }
-
-// d += a · bᵀ for a of 64 × 16 and b of 256 × 16, by a warpgroup. A lane's d[4 j + 2 h + e] is row 16 · warp + lane / 4 + 8 h, column
-// 8 j + 2 (lane % 4) + e. Specialised for the types that a kernel multiplies.
-template <class T>
-struct Wgmma;

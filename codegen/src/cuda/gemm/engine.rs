@@ -33,7 +33,7 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     let blocks = |case: RowCount| (Engine::Blocks(MainLoop::choose(target, dtype, lanes, case.rows, columns)), case.when);
     let few_columns = columns.is_some_and(|columns| columns <= FEW_COLUMNS);
     let walks = match bulk::walks(target, product, walked) {
-        Ok(walks) if !few_columns => walks,
+        Ok(walks) if !few_columns && product.folds.is_empty() => walks,
         _ => return RowCount::cases(dtype, &walked.rows, 1).into_iter().map(blocks).collect(),
     };
     // What is not known is taken for large.

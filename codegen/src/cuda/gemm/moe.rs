@@ -136,13 +136,9 @@ fn engines(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &Tensor
     if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {
         return (Engine::Swapped(up), Engine::Swapped(down));
     }
-    let up_strides: Vec<Strides<'_>> =
-        [Strides::of_rows(x)].into_iter().chain(lanes.iter().map(|&lane| Strides::of_lane(lane))).collect();
-    let down_strides = [activations, Strides::of_lane(down)];
-    let choose = |lanes, columns: &Dim, strides: &[Strides<'_>]| {
-        Wgmma::choose(emitter.target, x.dtype, lanes, [rows, columns.as_const()], strides)
-    };
-    match (choose(lanes.len(), inner, &up_strides), choose(1, outer, &down_strides)) {
+    let choose =
+        |x_strides: &Strides<'_>, weights: &[&TensorRef]| Wgmma::choose(emitter.target, x.dtype, rows, x_strides, weights);
+    match (choose(&Strides::of_rows(x), lanes), choose(&activations, &[down])) {
         (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
         (Err(why), _) | (_, Err(why)) => {
             let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
