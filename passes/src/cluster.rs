@@ -28,8 +28,8 @@ use eglu_ir::{Graph, GraphError, NodeId};
 use partition::{Kind, Partition};
 use std::sync::Arc;
 
-pub(crate) use expert::repeated as repeated_rows;
 pub(crate) use inline::is_pointwise;
+pub(crate) use product::repeated as repeated_rows;
 
 /// Fuses what shares a loop.
 pub struct Cluster;
@@ -49,7 +49,7 @@ impl Pass for Cluster {
         if sunk {
             // What was moved in front of one reader must be the same value for all.
             SimplifyViews.run(graph, context)?;
-            MergeEqual.run(graph, context)?;
+            merge_views(graph)?;
         }
         graph.remove_dead();
         let products = product::fuse(graph, context)?;

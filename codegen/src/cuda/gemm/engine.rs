@@ -45,7 +45,8 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     let block = |rows: Option<i64>| Engine::Blocks(MainLoop::choose(target, dtype, lanes, rows, Some(columns)));
     let fastest = |rows: i64| {
         let sizes = [rows, columns, depth];
-        let dense = [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64 && !few_columns);
+        let dense =
+            [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64 && !few_columns);
         let dense = dense.map(|dense| if rows <= 128 { dense.widened() } else { dense });
         let dense = dense.map(|dense| (dense.clocks(sizes, batches), Engine::Dense(dense)));
         let stream = Stream::choose(walks, lanes, sizes, batches);

@@ -163,9 +163,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
             let to = kernel.scratch(ty, to);
             waits.extend([tiles.clone(), tile_count.clone(), order.clone()]);
             let project = project(&mut kernel, block, "sums[c][r]")?;
-            let store = format!(
-                "{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n"
-            );
+            let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
         Finish::Sums(weights, out, target) => sums(emitter, &mut kernel, block, splits, [weights, out], target, &mut waits)?,
@@ -208,17 +206,11 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
         + &product("DownProduct", few.down)?
         + &program::function("gating", block.gating, Results::Stored)?
         + &program::function("project", block.project, Results::Stored)?;
-    let headers = vec![
-        Header::ShortResults,
-        Header::Math,
-        Header::Rows,
-        Header::Mma,
-        Header::Hopper,
-        Header::FewTokens,
-        Header::FewRows,
-    ];
+    let headers =
+        vec![Header::ShortResults, Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::FewTokens, Header::FewRows];
     let shared_bytes = few.shared_bytes();
-    let code = Code { headers, items, body, threads: [THREADS, 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
+    let code =
+        Code { headers, items, body, threads: [THREADS, 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * when));
     Ok(())
 }

@@ -35,7 +35,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         return Err(Unsupported::new("a gating program has one result"));
     }
     let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        let few = rows.filter(|&rows| rows <= MOST_FEW_ROWS).and_then(|rows| Few::choose(emitter.target, x, &lanes, down, rows).ok());
+        let few =
+            rows.filter(|&rows| rows <= MOST_FEW_ROWS).and_then(|rows| Few::choose(emitter.target, x, &lanes, down, rows).ok());
         few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, rows)), Way::Few)
     });
     let tokens = match ways[0].0 {
