@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 
+import timing
 import torch
 from experts import CASES, SIZES, Experts
 from plans import Plan
@@ -71,8 +72,7 @@ def errors(grads, wanted, experts, tokens):
 
 
 def measure(calls, seconds):
-    """Median, least and most of each call in ms, in turns."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    """Each call's times, in turns: a drift of the card's clock meets all of them."""
     for call in calls.values():
         for _ in range(2):
             call()
@@ -80,14 +80,14 @@ def measure(calls, seconds):
     times, begin = {key: [] for key in calls}, time.monotonic()
     while min(map(len, times.values())) < 5 or time.monotonic() - begin < seconds and len(times[next(iter(times))]) < 30:
         for key, call in calls.items():
-            flush.zero_()
+            timing.flush()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             call()
             end.record()
             torch.cuda.synchronize()
             times[key].append(start.elapsed_time(end))
-    return {key: (statistics.median(ms), min(ms), max(ms)) for key, ms in times.items()}
+    return {key: timing.Spread(statistics.median(ms), min(ms), max(ms)) for key, ms in times.items()}
 
 
 def peak_gb(call):

@@ -27,7 +27,9 @@ fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, paired: bool) -> 
     // The matrices as [E, N, K], and as [E, K, N].
     let (by_row, by_k) = match paired {
         true => (format!("%rows: {dtype}[{e}, {both}, {h}] = permute(%gate_up) {{dims=[0, 2, 1]}}\n"), ("%rows", "%gate_up")),
-        false => (format!("%columns: {dtype}[{e}, {h}, {both}] = permute(%gate_up) {{dims=[0, 2, 1]}}\n"), ("%gate_up", "%columns")),
+        false => {
+            (format!("%columns: {dtype}[{e}, {h}, {both}] = permute(%gate_up) {{dims=[0, 2, 1]}}\n"), ("%gate_up", "%columns"))
+        }
     };
     let (rows, columns) = by_k;
     let d = dtype;
@@ -73,7 +75,8 @@ fn cases() -> Vec<(Plan, Sizes)> {
 
 /// Ids of every expert but 1, and some that none has.
 fn ids([t, k, e, ..]: Sizes) -> Tensor {
-    let ids: Vec<i64> = (0..t * k).map(|s| (s * 7 + s / 5) as i64 % (e as i64 + 1)).map(|id| if id == 1 { 0 } else { id }).collect();
+    let ids: Vec<i64> =
+        (0..t * k).map(|s| (s * 7 + s / 5) as i64 % (e as i64 + 1)).map(|id| if id == 1 { 0 } else { id }).collect();
     Tensor::from_slice(DType::I64, &[t * k], &ids).expect("as many")
 }
 

@@ -23,7 +23,8 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        let swapped = |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
+        let swapped =
+            |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
         if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows))) {
             return Engine::Swapped(main);
         }
