@@ -4,7 +4,7 @@ use super::{
     super::{
         ctype,
         emitter::Emitter,
-        error::{Emit, Unsupported},
+        error::Emit,
         kernel::{Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
@@ -66,17 +66,6 @@ pub(super) enum Target<'a> {
         packed: usize,
         interleaved: bool,
     },
-}
-
-impl Target<'_> {
-    /// The pointer to the one result, of type `ty`.
-    pub fn only(&self, kernel: &mut Kernel, ty: &str) -> Emit<String> {
-        match *self {
-            Target::Tensor(y) => kernel.write(y),
-            Target::Scratch(s) => Ok(kernel.scratch(ty, s)),
-            Target::Tensors { .. } => Err(Unsupported::new("products of few rows have one result")),
-        }
-    }
 }
 
 /// A result whose columns are neighbours: element (r, c) is `pointer[base + r · width + c]`.

@@ -185,13 +185,17 @@ pub(super) struct Persistent {
     pub gathered: bool,
     /// Statements that store `tile`.
     pub store: String,
+    /// All results have 16 bits.
+    pub short: bool,
 }
 
 impl Persistent {
     /// The kernel's code; `items` are functions that the texts call.
     pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
-        let Persistent { setup, locate, produce, load_b, gathered, store } = self;
+        let Persistent { setup, locate, produce, load_b, gathered, store, short } = self;
+        let mut headers = vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma];
+        headers.extend(short.then_some(Header::ShortResults));
         let every = "for (u32 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
         let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
@@ -211,7 +215,7 @@ impl Persistent {
         );
         let stage = (main.tile().0 as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
         Ok(Code {
-            headers: vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma],
+            headers,
             items: instruction::product("Product", dtype, COLUMNS as usize, [false, main.across])? + items,
             body,
             threads: [THREADS, 1],
