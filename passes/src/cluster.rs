@@ -19,13 +19,17 @@ mod views;
 
 use crate::{
     canonicalize::SimplifyViews,
-    cse::MergeEqual,
+    cse::merge_views,
     pipeline::{Context, Failure, Pass},
     rebuild::Rebuild,
+    recompute::Parts,
 };
 use eglu_ir::{Graph, GraphError, NodeId};
 use partition::{Kind, Partition};
 use std::sync::Arc;
+
+pub(crate) use inline::is_pointwise;
+pub(crate) use product::repeated as repeated_rows;
 
 /// Fuses what shares a loop.
 pub struct Cluster;
@@ -45,7 +49,7 @@ impl Pass for Cluster {
         if sunk {
             // What was moved in front of one reader must be the same value for all.
             SimplifyViews.run(graph, context)?;
-            MergeEqual.run(graph, context)?;
+            merge_views(graph)?;
         }
         graph.remove_dead();
         let products = product::fuse(graph, context)?;
@@ -54,11 +58,12 @@ impl Pass for Cluster {
         if hoisted {
             // Readers of one tensor through equal views shall read the same value, or they would not meet in a loop.
             SimplifyViews.run(graph, context)?;
-            MergeEqual.run(graph, context)?;
+            merge_views(graph)?;
         }
+        let parts = Parts::of(graph)?;
         let loops = fuse(graph, |partition| {
             map_reduce::group(partition, context);
-            map::group(partition, context);
+            map::group(partition, &parts, context);
         })?;
         Ok(stored || sunk || products || contracts || hoisted || loops)
     }

@@ -12,7 +12,11 @@ use super::{
     partition::{Kind, Partition},
     product_emit,
 };
-use crate::{cost, pipeline::Context};
+use crate::{
+    cost,
+    pipeline::Context,
+    recompute::{Parts, Recompute, leaves},
+};
 use eglu_ir::{
     Graph, GraphError, NodeId, Op, Operand, Value,
     ops::{Cat, Pointwise, Reshape, Slice},
@@ -126,10 +130,11 @@ pub(crate) fn fuse(graph: &mut Graph, context: &Context<'_>) -> Result<bool, Gra
     let (plans, schedule): (Vec<Plan>, Vec<(Kind, Vec<NodeId>)>) = {
         let mut partition = Partition::new(graph)?;
         let products = partition.order.clone();
+        let parts = Parts::of(graph)?;
         let mut plans = Vec::new();
         for product in products {
             if partition.kind(product) == Kind::Single
-                && let Some(plan) = plan(&partition, product, context)
+                && let Some(plan) = plan(&partition, product, &parts, context)
             {
                 partition.join(&plan.nodes(), Kind::Contract);
                 plans.push(plan);
@@ -146,13 +151,13 @@ pub(crate) fn fuse(graph: &mut Graph, context: &Context<'_>) -> Result<bool, Gra
     Ok(true)
 }
 
-fn plan(partition: &Partition<'_>, product: NodeId, context: &Context<'_>) -> Option<Plan> {
+fn plan(partition: &Partition<'_>, product: NodeId, parts: &Parts, context: &Context<'_>) -> Option<Plan> {
     let graph = partition.graph;
     let head = Head::of(graph, product)?;
     if head == Head::Dense && !forks(partition, product) {
         return None;
     }
-    let mut plan = gated(partition, head, product).unwrap_or_else(|| behind(partition, head, product));
+    let mut plan = gated(partition, head, product).unwrap_or_else(|| behind(partition, head, product, parts, context));
     if head == Head::Dense {
         folded::find(partition, &mut plan, context.profile);
     }
@@ -252,7 +257,7 @@ fn lanes(partition: &Partition<'_>, product: NodeId) -> Option<(Vec<NodeId>, boo
 }
 
 /// Pointwise nodes of the product's shape behind it.
-fn behind(partition: &Partition<'_>, head: Head, product: NodeId) -> Plan {
+fn behind(partition: &Partition<'_>, head: Head, product: NodeId, parts: &Parts, context: &Context<'_>) -> Plan {
     let graph = partition.graph;
     let closure = pointwise_behind(partition, &[product], &[]);
     // What only a reduction reads is better computed while it reduces.
@@ -268,7 +273,8 @@ fn behind(partition: &Partition<'_>, head: Head, product: NodeId) -> Plan {
     if plan.members.is_empty() {
         return plan;
     }
-    compute_again(graph, &mut plan);
+    take_beside(partition, &mut plan, parts);
+    compute_again(graph, &mut plan, |id| context.recompute != Recompute::None || parts.is_backward(id));
     plan.joined = joined(partition, &plan);
     if plan.joined.is_some() && !partition.is_convex(&plan.nodes()) {
         plan.joined = None;
@@ -306,8 +312,38 @@ fn pointwise_behind(partition: &Partition<'_>, seeds: &[NodeId], with: &[NodeId]
     taken
 }
 
+/// Takes in what does not depend on the product but is made of the tensors that are read behind it: the activation, which a backward pass computes
+/// again. What the forward pass needs is not made to wait.
+fn take_beside(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts) {
+    let graph = partition.graph;
+    let shape = &graph.node(plan.product).outputs[0].shape;
+    let read = leaves(graph, plan.members.iter().copied(), shape);
+    let read: FxHashSet<Value> = read.into_iter().filter(|value| value.node != plan.product).collect();
+    let made_of = |id: NodeId| {
+        let of = leaves(graph, [id].into_iter(), shape);
+        !of.is_empty() && of.is_subset(&read)
+    };
+    let beside = |id: NodeId| {
+        let free = partition.kind(id) == Kind::Single && !plan.members.contains(&id) && parts.is_backward(id);
+        free && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape && made_of(id)
+    };
+    let all: Vec<NodeId> = partition.order.iter().copied().filter(|&id| beside(id)).collect();
+    for &id in &all {
+        // Those inside of others are computed on the way.
+        let inside = |user: &NodeId| all.contains(user) || plan.members.contains(user);
+        if partition.users(id).iter().all(inside) && !partition.is_output(id) {
+            continue;
+        }
+        let nodes: Vec<NodeId> = plan.nodes().into_iter().chain([id]).collect();
+        if plan.members.len() < AGAIN && partition.is_convex(&nodes) {
+            plan.members.push(id);
+        }
+    }
+    plan.members.sort_by_key(|&id| partition.rank(id));
+}
+
 /// Takes producers of captures in, where the kernel then reads no more tensors than before.
-fn compute_again(graph: &Graph, plan: &mut Plan) {
+fn compute_again(graph: &Graph, plan: &mut Plan, allowed: impl Fn(NodeId) -> bool) {
     let shape = graph.node(plan.product).outputs[0].shape.clone();
     let full = |id: NodeId, index: u32| graph.ty(Value { node: id, index }).shape == shape;
     let captured = |computed: &dyn Fn(NodeId) -> bool, among: &[NodeId]| -> FxHashSet<Value> {
@@ -318,7 +354,7 @@ fn compute_again(graph: &Graph, plan: &mut Plan) {
     let mut again: Vec<NodeId> = Vec::new();
     let mut stack: Vec<NodeId> = before.iter().map(|value| value.node).collect();
     while let Some(id) = stack.pop() {
-        let fits = is_pointwise(graph, id) && full(id, 0);
+        let fits = is_pointwise(graph, id) && full(id, 0) && allowed(id);
         if fits && !again.contains(&id) && !plan.members.contains(&id) {
             again.push(id);
             stack.extend(operands(graph, id));

@@ -165,19 +165,19 @@ pub fn mutants(graph: &Graph) -> Vec<Mutant> {
                 }
             }
         }
-        for (i, operand) in node.operands.iter().enumerate() {
-            // Indices that are no permutation any more, and still in range.
-            let integer = operand.value().is_some_and(|value| graph.ty(value).dtype.is_int());
-            let half = altered(graph, id, op, &node.operands, Some(i).filter(|_| integer));
-            let how = format!("{}: operand {i} halved", node.name);
-            mutants.extend(half.filter(|_| integer).map(|graph| Mutant { graph, how }));
-        }
         for i in 1..node.operands.len() {
             let mut operands = node.operands.to_vec();
             operands.swap(i - 1, i);
             if operands[..] != node.operands[..] {
                 add(op, &operands, format!("operands {} and {i} swapped", i - 1));
             }
+        }
+        for (i, operand) in node.operands.iter().enumerate() {
+            // Indices that are no permutation any more, and still in range.
+            let integer = operand.value().is_some_and(|value| graph.ty(value).dtype.is_int());
+            let half = altered(graph, id, op, &node.operands, Some(i).filter(|_| integer));
+            let how = format!("{}: operand {i} halved", node.name);
+            mutants.extend(half.filter(|_| integer).map(|graph| Mutant { graph, how }));
         }
     }
     mutants
