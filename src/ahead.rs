@@ -8,6 +8,7 @@ use eglu_codegen::{
 use eglu_ir::{DeviceProfile, Graph, NodeKind, TensorType, profile, weights::Weights};
 use eglu_passes::{Options, PassError, Pipeline};
 use eglu_runtime::{
+    Phases,
     cuda::{self, CudaError},
     inputs,
     package::{self, CPU, Program},
@@ -61,10 +62,21 @@ pub fn compile(
     architectures: &[Architecture],
     pipeline: &Pipeline,
 ) -> Result<Vec<Program>, AheadError> {
+    compile_in_phases(models, architectures, pipeline, &Phases::default())
+}
+
+/// [`compile`], with its phases timed and told of.
+pub fn compile_in_phases(
+    models: &[(&Graph, &Weights)],
+    architectures: &[Architecture],
+    pipeline: &Pipeline,
+    phases: &Phases,
+) -> Result<Vec<Program>, AheadError> {
     let mut programs = models.iter().map(|(graph, weights)| program(graph, weights)).collect::<Result<Vec<_>, _>>()?;
     for architecture in architectures {
         let plan = |graph: &Graph, profile: &DeviceProfile| -> Result<Plan, AheadError> {
-            Ok(lower(&pipeline.run(graph.clone(), &Options::new(profile.clone()))?.graph)?)
+            let optimized = phases.time("passes", || pipeline.run(graph.clone(), &Options::new(profile.clone())))?;
+            Ok(lower(&optimized.graph)?)
         };
         match architecture {
             Architecture::Cpu => {
@@ -76,7 +88,7 @@ pub fn compile(
                 let plan = |(graph, _): &(&Graph, _)| Ok(emit(&plan(graph, target.profile())?, *target)?);
                 let plans = models.iter().map(plan).collect::<Result<Vec<_>, AheadError>>()?;
                 let modules: Vec<Module> = plans.iter().flat_map(|plan| plan.modules.iter().cloned()).collect();
-                let mut cubins = cuda::compile(&modules, target.name())?.into_iter();
+                let mut cubins = cuda::compile_in_phases(&modules, target.name(), phases)?.into_iter();
                 let (arch, compiler) = (target.name(), cuda::compiler()?);
                 for (plan, program) in plans.into_iter().zip(&mut programs) {
                     let cubins = cubins.by_ref().take(plan.modules.len()).collect();

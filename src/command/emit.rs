@@ -1,14 +1,14 @@
 //! `eglu emit`: CUDA sources and cubins.
 
 use super::{device, model};
-use crate::{deliver, failure::Failure, screen::show};
+use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::{
     cuda::{CudaPlan, KernelArg, Memory, emit},
     lower,
 };
 use eglu_passes::{Options, Pipeline};
-use eglu_runtime::cuda::compile;
+use eglu_runtime::cuda::compile_in_phases;
 use std::path::PathBuf;
 
 /// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
@@ -37,32 +37,39 @@ impl Emit {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let target = device::target_named(&self.arch)?;
-        let imported = model::load(&self.model)?;
+        deliver::expect_folder(&self.output, is_own)?;
+        let progress = Progress::new();
+        let phases = progress.phases();
+        let imported = phases.time("import", || model::load(&self.model))?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let optimized = pipeline.run(imported.graph, &Options::new(target.profile().clone()))?;
+        let optimized = phases.time("passes", || pipeline.run(imported.graph, &Options::new(target.profile().clone())))?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
         let mut files = vec![("launches.txt".to_owned(), launches(&plan).into_bytes())];
         for module in &plan.modules {
             files.push((format!("{}.cu", module.name), module.source.clone().into_bytes()));
         }
         if !self.sources_only {
-            let cubins = compile(&plan.modules, &self.arch)?;
+            let cubins = compile_in_phases(&plan.modules, &self.arch, &phases)?;
             for (module, cubin) in plan.modules.iter().zip(&cubins) {
                 files.push((format!("{}.cubin", module.name), cubin.image.to_vec()));
             }
         }
-        deliver::folder(&self.output, &files, |name| {
-            name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
-        })?;
+        drop(progress);
+        deliver::folder(&self.output, &files, is_own)?;
         let cubins = if self.sources_only { "no cubins" } else { "a cubin for each" };
         show(&format!(
             "{}: {} launches of kernels in {} sources, {cubins}\n",
             self.output.display(),
             plan.launches.len(),
             plan.modules.len()
-        ));
+        ))?;
         Ok(())
     }
+}
+
+/// True for the names of files that this command writes.
+fn is_own(name: &str) -> bool {
+    name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
 }
 
 /// One line for each piece of scratch memory, then one for each launch with its arguments in order.

@@ -65,6 +65,11 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).map_or_else(|error| unreachable!("a report without JSON: {error}"), |text| text + "\n")
 }
 
+/// A number of things, in words: `1 input`, `2 inputs`.
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// The name by which a unit variant travels in JSON.
 pub fn word(value: &impl serde::Serialize) -> String {
     json(value).trim().trim_matches('"').to_owned()
