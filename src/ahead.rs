@@ -55,37 +55,44 @@ pub enum AheadError {
     Cuda(#[from] CudaError),
 }
 
+/// A model to compile.
+pub struct Model<'a> {
+    /// What it computes.
+    pub graph: Graph,
+    /// Its weights, as far as they have contents.
+    pub weights: Weights,
+    /// What the pipeline is to do for a device of this profile.
+    pub options: Box<dyn Fn(DeviceProfile) -> Options + 'a>,
+}
+
 /// Optimises models for each architecture by `pipeline`, and compiles their kernels, all of one architecture at once. No GPU is needed; for
 /// GPUs, NVRTC is.
-pub fn compile(
-    models: &[(&Graph, &Weights)],
-    architectures: &[Architecture],
-    pipeline: &Pipeline,
-) -> Result<Vec<Program>, AheadError> {
+pub fn compile(models: &[Model<'_>], architectures: &[Architecture], pipeline: &Pipeline) -> Result<Vec<Program>, AheadError> {
     compile_in_phases(models, architectures, pipeline, &Phases::default())
 }
 
 /// [`compile`], with its phases timed and told of.
 pub fn compile_in_phases(
-    models: &[(&Graph, &Weights)],
+    models: &[Model<'_>],
     architectures: &[Architecture],
     pipeline: &Pipeline,
     phases: &Phases,
 ) -> Result<Vec<Program>, AheadError> {
-    let mut programs = models.iter().map(|(graph, weights)| program(graph, weights)).collect::<Result<Vec<_>, _>>()?;
+    let mut programs = models.iter().map(program).collect::<Result<Vec<_>, _>>()?;
     for architecture in architectures {
-        let plan = |graph: &Graph, profile: &DeviceProfile| -> Result<Plan, AheadError> {
-            let optimized = phases.time("passes", || pipeline.run(graph.clone(), &Options::new(profile.clone())))?;
+        let plan = |model: &Model<'_>, profile: &DeviceProfile| -> Result<Plan, AheadError> {
+            let options = (model.options)(profile.clone());
+            let optimized = phases.time("passes", || pipeline.run(model.graph.clone(), &options))?;
             Ok(lower(&optimized.graph)?)
         };
         match architecture {
             Architecture::Cpu => {
-                for ((graph, _), program) in models.iter().zip(&mut programs) {
-                    program.targets.push(package::Target::Cpu(plan(graph, &profile::CPU)?));
+                for (model, program) in models.iter().zip(&mut programs) {
+                    program.targets.push(package::Target::Cpu(plan(model, &profile::CPU)?));
                 }
             }
             Architecture::Cuda(target) => {
-                let plan = |(graph, _): &(&Graph, _)| Ok(emit(&plan(graph, target.profile())?, *target)?);
+                let plan = |model: &Model<'_>| Ok(emit(&plan(model, target.profile())?, *target)?);
                 let plans = models.iter().map(plan).collect::<Result<Vec<_>, AheadError>>()?;
                 let modules: Vec<Module> = plans.iter().flat_map(|plan| plan.modules.iter().cloned()).collect();
                 let mut cubins = cuda::compile_in_phases(&modules, target.name(), phases)?.into_iter();
@@ -102,7 +109,7 @@ pub fn compile_in_phases(
 }
 
 /// A model without plans.
-fn program(graph: &Graph, weights: &Weights) -> Result<Program, AheadError> {
+fn program(Model { graph, weights, .. }: &Model<'_>) -> Result<Program, AheadError> {
     let ty = |path: &Arc<str>| {
         let is = |id: &_| matches!(&graph.node(*id).kind, NodeKind::Weight(other) if other == path);
         graph.node_ids().find(is).map(|id| (path.clone(), graph.node(id).outputs[0].clone()))

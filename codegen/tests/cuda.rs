@@ -111,12 +111,16 @@ fn one_tile_runs_at_every_number_of_rows() {
     let Sample::Graph(moe) = sample(OpCode::Moe) else { panic!("a block has a kernel") };
     let Sample::Graph(matmul) = sample(OpCode::MatMul) else { panic!("a product has a kernel") };
     let (moe, matmul) = (emitted(&moe, TARGETS[3]), emitted(&matmul, TARGETS[3]));
-    for tokens in [1, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
-        for entry in ["moe_up", "moe_down", "moe_combine"] {
-            assert_eq!(running(&moe, entry, tokens), 1, "{entry} at {tokens}");
+    for tokens in [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
+        let ran = |entry: &str| running(&moe, entry, tokens);
+        // A few tokens find their experts by themselves, and are a block in one launch.
+        assert_eq!(ran("moe_bf16_few_tokens"), usize::from(tokens <= 16), "at {tokens}");
+        for entry in ["expert_dispatch", "moe_combine"] {
+            assert_eq!(ran(entry), usize::from(tokens > 16), "{entry} at {tokens}");
         }
-        // A few tokens find their experts by themselves.
-        assert_eq!(running(&moe, "expert_dispatch", tokens), usize::from(tokens > 8), "at {tokens}");
+        let projections = [ran("moe_bf16_few_rows"), ran("moe_up"), ran("moe_down")];
+        let expected: &[[usize; 3]] = if tokens > 16 { &[[1, 0, 0], [0, 1, 1]] } else { &[[0; 3]] };
+        assert!(expected.contains(&projections), "{projections:?} at {tokens}");
         assert_eq!(running(&matmul, "matmul", tokens), 1, "matmul at {tokens}");
     }
     assert_eq!(running(&matmul, "matmul", 0), 0);
@@ -175,11 +179,11 @@ fn a_kernel_reads_as_the_graph_does() {
 fn errors_name_the_step_and_say_why() {
     let mut graph = Graph::new("complex");
     let x = graph.add_input("x", TensorType::fixed(DType::C64, &[4]));
-    let y = graph.add_call("power", Pointwise::Exp.into(), [x.into()]).unwrap();
+    let y = graph.add_call("wave", Pointwise::Sin.into(), [x.into()]).unwrap();
     graph.add_output(y.into(), OutputKind::User);
     let error = emit(&lower(&graph).unwrap(), TARGETS[3]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "step `power` (exp) has no CUDA kernel: exp of complex numbers is not supported on CUDA yet: run on the CPU"
+        "step `wave` (sin) has no CUDA kernel: sin of complex numbers is not supported on CUDA yet: run on the CPU"
     );
 }

@@ -1,6 +1,6 @@
 //! From the tensors of one run to the values of the graph's symbols.
 
-use crate::{Bindings, Dim, SymbolRange, Tensor, TensorType, dim::Factor};
+use crate::{Bindings, DType, Dim, SymbolRange, Tensor, TensorType, dim::Factor};
 use indexmap::IndexMap;
 use std::sync::Arc;
 
@@ -28,21 +28,31 @@ pub fn bind(
     inputs: &[(Arc<str>, TensorType)],
     tensors: &[Tensor],
 ) -> Result<Bindings, BindError> {
-    if inputs.len() != tensors.len() {
+    bind_types(symbols, inputs, &tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())).collect::<Vec<_>>())
+}
+
+/// [`bind`] for tensors of which only dtypes and shapes are at hand.
+pub fn bind_types(
+    symbols: &IndexMap<Arc<str>, SymbolRange>,
+    inputs: &[(Arc<str>, TensorType)],
+    given: &[(DType, &[usize])],
+) -> Result<Bindings, BindError> {
+    if inputs.len() != given.len() {
         let names = inputs.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
-        return Err(BindError::Count { want: inputs.len(), names, got: tensors.len() });
+        return Err(BindError::Count { want: inputs.len(), names, got: given.len() });
     }
     let mut bindings = Bindings::new();
-    for ((input, want), tensor) in inputs.iter().zip(tensors) {
-        if tensor.dtype() != want.dtype || tensor.shape().len() != want.rank() {
-            return Err(BindError::Type { input: input.clone(), want: Box::new(want.clone()), got: Box::new(tensor.ty()) });
+    for ((input, want), &(dtype, shape)) in inputs.iter().zip(given) {
+        let got = || Box::new(TensorType::new(dtype, shape.iter().map(|&extent| (extent as i64).into())));
+        if dtype != want.dtype || shape.len() != want.rank() {
+            return Err(BindError::Type { input: input.clone(), want: Box::new(want.clone()), got: got() });
         }
-        for (dim, (extent, &value)) in want.shape.iter().zip(tensor.shape()).enumerate() {
+        for (dim, (extent, &value)) in want.shape.iter().zip(shape).enumerate() {
             let value = value as i64;
             let mismatch = || BindError::Extent {
                 input: input.clone(),
                 want: Box::new(want.clone()),
-                got: Box::new(tensor.ty()),
+                got: got(),
                 dim,
                 extent: extent.clone(),
                 value,
@@ -61,7 +71,7 @@ pub fn bind(
             }
         }
     }
-    check_extents(inputs, tensors, &bindings)?;
+    check_extents(inputs, given, &bindings)?;
     Ok(bindings)
 }
 
@@ -97,9 +107,9 @@ fn check_range(
 }
 
 /// Checks every symbolic extent once all symbols have values.
-fn check_extents(inputs: &[(Arc<str>, TensorType)], tensors: &[Tensor], bindings: &Bindings) -> Result<(), BindError> {
-    for ((input, ty), tensor) in inputs.iter().zip(tensors) {
-        for (dim, (extent, &got)) in ty.shape.iter().zip(tensor.shape()).enumerate() {
+fn check_extents(inputs: &[(Arc<str>, TensorType)], given: &[(DType, &[usize])], bindings: &Bindings) -> Result<(), BindError> {
+    for ((input, ty), (_, shape)) in inputs.iter().zip(given) {
+        for (dim, (extent, &got)) in ty.shape.iter().zip(*shape).enumerate() {
             let got = got as i64;
             match extent.eval(bindings) {
                 Ok(want) if want == got => {}
@@ -119,7 +129,6 @@ fn check_extents(inputs: &[(Arc<str>, TensorType)], tensors: &[Tensor], bindings
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
 
     fn symbols() -> IndexMap<Arc<str>, SymbolRange> {
         IndexMap::from([("s0".into(), SymbolRange { min: 2, max: Some(8) })])

@@ -165,7 +165,13 @@ impl Case {
                 (0..lanes).for_each(|_| self.add(float, &[k, n]));
                 let captures = self.below(2);
                 (0..captures).for_each(|_| self.add(float, &[m, 1]));
-                Contract { lanes, program: sum(lanes + captures, float) }.into()
+                let mut program = (*sum(lanes + captures, float)).clone();
+                let packed = self.pick(&[0, 2]);
+                (0..packed).for_each(|_| program.results.insert(0, (Ref::Param(0), program.results[0].1)));
+                let folds = self.pick(&[&[][..], &[ReduceKind::Sum], &[ReduceKind::Mean, ReduceKind::Amax]]).to_vec();
+                let groups = folds.iter().map(|_| self.pick(&[0, 1, n])).collect();
+                folds.iter().for_each(|_| program.results.push((Ref::Param(0), float)));
+                Contract { lanes, packed, interleaved: self.coin(), folds, groups, program: program.into() }.into()
             }
             OpCode::Convolution | OpCode::ConvolutionInput | OpCode::ConvolutionWeight => self.convolution(code, float),
             OpCode::Index | OpCode::IndexPut => {
@@ -245,10 +251,15 @@ impl Case {
                 ExpertMatmul {}.into()
             }
             OpCode::ExpertContract => {
-                let (t, k, n, repeat) = (self.below(4), 1 + self.below(3), 1 + self.below(4), 1 + self.below(2));
-                let (lanes, tables) = (1 + self.below(2), self.below(2));
+                let (t, k, n, grouped) = (self.below(4), 1 + self.below(3), 1 + self.below(4), self.coin());
+                let (lanes, tables, repeat) = (1 + self.below(2), self.below(2), if grouped { 1 } else { 1 + self.below(2) });
                 self.add(float, &[t, k]);
-                self.indices(&[t * repeat], 5);
+                if grouped {
+                    let ends = [t / 2, t / 2, t].map(|end| end as i64);
+                    self.operands.push(Operand::Tensor(Tensor::from_slice(DType::I64, &[3], &ends).expect("small")));
+                } else {
+                    self.indices(&[t * repeat], 5);
+                }
                 (0..lanes).for_each(|_| self.add(float, &[3, n, k]));
                 (0..tables).for_each(|_| self.add(float, &[3, n]));
                 self.add(float, &[t * repeat, 1]);
@@ -257,7 +268,8 @@ impl Case {
                 if packed == 2 {
                     program.results.insert(0, (Ref::Param(0), program.results[0].1));
                 }
-                ExpertContract { lanes, tables, repeat, packed, interleaved: self.coin(), program: program.into() }.into()
+                let interleaved = self.coin();
+                ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, program: program.into() }.into()
             }
             OpCode::ExpertOuter => {
                 let (t, n, k) = (self.below(4), self.below(4), self.below(4));

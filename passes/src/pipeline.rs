@@ -1,12 +1,14 @@
 //! Passes in order: parsing a list of names, running with timing, verification and printing.
 
 use crate::{
+    autodiff::{Autodiff, AutodiffError, Gradients},
     canonicalize::{Canonicalize, SimplifyViews},
     cluster::Cluster,
     cse::MergeEqual,
     dce::RemoveDead,
     equality::Saturate,
     fold::FoldConstants,
+    recompute::{ChooseKept, Recompute},
     report::Report,
 };
 use eglu_ir::{DeviceProfile, Graph, GraphError};
@@ -26,6 +28,10 @@ pub trait Pass {
 pub struct Context<'a> {
     /// The device to optimise for.
     pub profile: &'a DeviceProfile,
+    /// What `autodiff` differentiates by what.
+    pub gradients: &'a Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
     /// Findings for the user.
     pub report: &'a mut Report,
 }
@@ -49,12 +55,16 @@ pub struct Options {
     pub profile: DeviceProfile,
     /// What to print on the way.
     pub print: PrintAfter,
+    /// What `autodiff` differentiates by what, where the pipeline has that pass.
+    pub gradients: Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
 }
 
 impl Options {
     /// Optimises for this device and prints nothing.
     pub fn new(profile: DeviceProfile) -> Options {
-        Options { profile, print: PrintAfter::Never }
+        Options { profile, print: PrintAfter::Never, gradients: Gradients::default(), recompute: Recompute::default() }
     }
 }
 
@@ -73,6 +83,8 @@ pub struct Optimized {
 pub enum Failure {
     #[error(transparent)]
     Graph(#[from] GraphError),
+    #[error(transparent)]
+    Autodiff(#[from] AutodiffError),
     #[error(transparent)]
     Egraph(#[from] crate::egraph::EgraphError),
 }
@@ -99,11 +111,13 @@ pub struct Pipeline {
 /// All passes, in the order in which the standard pipeline first needs them.
 fn all() -> Vec<Box<dyn Pass>> {
     vec![
+        Box::new(Autodiff),
         Box::new(SimplifyViews),
         Box::new(Canonicalize),
         Box::new(FoldConstants),
         Box::new(MergeEqual),
         Box::new(Saturate),
+        Box::new(ChooseKept),
         Box::new(Cluster),
         Box::new(RemoveDead),
     ]
@@ -111,10 +125,23 @@ fn all() -> Vec<Box<dyn Pass>> {
 
 impl Pipeline {
     /// What `eglu` runs by default. Equality saturation comes before folding into kernels, because its rules speak of single ops.
-    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,cluster,dce";
+    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,recompute,cluster,dce";
 
     /// Views in canonical form and nothing else, so that each op is a kernel of its own, as in PyTorch's eager mode.
     pub const UNFUSED: &'static str = "views,dce";
+
+    /// The pipeline behind `autodiff`, unless it has that pass already.
+    pub fn differentiated(mut self) -> Pipeline {
+        if !self.differentiates() {
+            self.passes.insert(0, Box::new(Autodiff));
+        }
+        self
+    }
+
+    /// True if one of the passes is `autodiff`.
+    pub fn differentiates(&self) -> bool {
+        self.passes.iter().any(|pass| pass.name() == Autodiff.name())
+    }
 
     /// Names and one-line descriptions of all passes.
     pub fn known() -> Vec<(&'static str, &'static str)> {
@@ -158,7 +185,12 @@ impl Pipeline {
         for pass in &self.passes {
             let name = pass.name();
             let start = Instant::now();
-            let mut context = Context { profile: &options.profile, report: &mut report };
+            let mut context = Context {
+                profile: &options.profile,
+                gradients: &options.gradients,
+                recompute: options.recompute,
+                report: &mut report,
+            };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
             report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;

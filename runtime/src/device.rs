@@ -1,5 +1,7 @@
 //! Where a plan runs.
 
+use crate::{RuntimeError, cuda::DeviceFacts};
+use eglu_ir::{DeviceProfile, profile};
 use std::{fmt, str::FromStr};
 
 /// A place to run: the host, or a CUDA device by ordinal.
@@ -27,6 +29,16 @@ impl FromStr for Device {
             // `usize::from_str` also takes a leading `+`.
             Some(("cuda", n)) if n.bytes().all(|b| b.is_ascii_digit()) => n.parse().map(Device::Cuda).map_err(|_| bad()),
             _ => Err(bad()),
+        }
+    }
+}
+
+impl Device {
+    /// What to optimise for, to run here. The driver is asked at the first call for each device only.
+    pub fn profile(&self) -> Result<DeviceProfile, RuntimeError> {
+        match self {
+            Device::Cpu => Ok(profile::CPU),
+            Device::Cuda(ordinal) => Ok(DeviceFacts::of(*ordinal)?.profile()),
         }
     }
 }

@@ -1,8 +1,13 @@
 //! A plan made ready on a device.
 
-use crate::{Device, Phases, RuntimeError, cpu::CpuExecutable, cuda::CudaExecutable};
+use crate::{
+    Device, DeviceTensor, Phases, Results, RuntimeError, Stream,
+    cpu::CpuExecutable,
+    cuda::{Allocator, CudaExecutable},
+    memory::MemoryReport,
+};
 use eglu_codegen::{Buffer, Plan, Source};
-use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind, weights::Weights};
+use eglu_ir::{Bindings, DType, Dim, Tensor, TensorType, bind::bind_types, weights::Weights};
 use std::{collections::HashMap, sync::Arc};
 
 /// Gives the contents of a weight by its fully qualified name.
@@ -24,6 +29,31 @@ pub trait Backend: Send + Sync {
 
     /// Puts inputs where the device reads them, so that runs can be timed without the transfer.
     fn prepare<'a>(&'a self, inputs: &[Tensor], bindings: &Bindings) -> Result<Box<dyn Timed + 'a>, RuntimeError>;
+
+    /// Where values lie during a run.
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError>;
+
+    /// What it does with memory and streams of the caller's; `None` for the host, which has neither.
+    fn on_device(&self) -> Option<&dyn OnDevice>;
+}
+
+/// What a device does with tensors in its memory. See the methods of the same names of [`Executable`].
+#[allow(missing_docs)]
+pub trait OnDevice {
+    /// `bind` is called where these dims were not seen lately, and fails where they do not fit.
+    fn run_on(
+        &self,
+        stream: Stream,
+        inputs: &[DeviceTensor],
+        results: &[DeviceTensor],
+        bind: &dyn Fn() -> Result<Bindings, RuntimeError>,
+    ) -> Result<(), RuntimeError>;
+    fn wait(&self, stream: Stream) -> Result<(), RuntimeError>;
+    fn forget(&self, stream: Stream);
+    fn results(&self, bindings: &Bindings) -> Result<Results, RuntimeError>;
+    fn empty(&self, dtype: DType, shape: &[usize]) -> Result<DeviceTensor, RuntimeError>;
+    fn to_device(&self, tensor: &Tensor) -> Result<DeviceTensor, RuntimeError>;
+    fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, RuntimeError>;
 }
 
 /// A plan with its inputs in place, to be run again and again under a clock.
@@ -96,7 +126,15 @@ pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl F
     }
 }
 
-/// A plan with its weights on a device, ready to run. Shared by threads, each run is on its own memory.
+/// A plan with its weights on a device, ready to run.
+///
+/// It is `Send` and `Sync`: threads may share it, and several may live on one device or on several. The rules:
+/// - [`run`](Executable::run) takes and gives host tensors, waits for the result, and may be called by any number of threads at once; each
+///   call has intermediate memory of its own, kept for the next call.
+/// - [`run_on`](Executable::run_on) takes and writes memory of the caller's on a stream of the caller's and does not wait. Runs on one stream
+///   follow each other and share intermediate memory; runs on different streams may overlap. Threads that share a stream take turns.
+/// - Dropping it waits for everything that it issued.
+/// - After a kernel's fault every executable on that device gives an error. What is loaded afterwards works again.
 pub struct Executable {
     backend: Box<dyn Backend>,
     signature: Vec<(Arc<str>, TensorType)>,
@@ -124,6 +162,17 @@ impl Executable {
         Ok(Executable::new(backend))
     }
 
+    /// [`load`](Executable::load) on a CUDA device, in memory of the caller's: weights now, and intermediate values when a run needs them.
+    pub fn load_in(
+        plan: &Plan,
+        weights: &Weights,
+        ordinal: usize,
+        allocator: Arc<dyn Allocator>,
+    ) -> Result<Executable, RuntimeError> {
+        let weights = |path: &str| Ok(weights.get(path)?);
+        Ok(Executable::new(Box::new(CudaExecutable::build_in(plan, &weights, ordinal, allocator)?)))
+    }
+
     /// An executable of an own backend.
     pub fn new(backend: Box<dyn Backend>) -> Executable {
         let signature = backend.plan().inputs.iter().map(|input| (input.name.clone(), input.ty.clone())).collect();
@@ -139,7 +188,67 @@ impl Executable {
 
     /// The values that these inputs give to the plan's symbols.
     pub fn bind(&self, inputs: &[Tensor]) -> Result<Bindings, RuntimeError> {
-        Ok(bind(&self.plan().symbols, &self.signature, inputs)?)
+        self.bind_shapes(inputs.iter().map(|input| (input.dtype(), input.shape())))
+    }
+
+    fn bind_shapes<'a>(&self, inputs: impl Iterator<Item = (DType, &'a [usize])>) -> Result<Bindings, RuntimeError> {
+        Ok(bind_types(&self.plan().symbols, &self.signature, &inputs.collect::<Vec<_>>())?)
+    }
+
+    /// Runs the plan on tensors in device memory, on a stream of the caller's: reads `inputs` in signature order where they are, writes
+    /// `results`, of which [`results`](Executable::results) says how many there are and how large, and returns without waiting.
+    ///
+    /// Where dims and addresses are those of the run before on this stream, this is one replay of a CUDA graph; where addresses differ, the
+    /// graph's arguments are updated or the kernels launched one by one; where dims differ, the launches for them are made, and kept for
+    /// the next time. Nothing is asked of the driver and nothing allocated, but for dims that were not seen lately.
+    pub fn run_on(&self, stream: Stream, inputs: &[DeviceTensor], results: &[DeviceTensor]) -> Result<(), RuntimeError> {
+        let bind = || self.bind_shapes(inputs.iter().map(|input| (input.dtype(), input.shape())));
+        self.on_device()?.run_on(stream, inputs, results, &bind)
+    }
+
+    /// Waits for what was issued to a stream, and gives the error of a kernel that failed.
+    pub fn wait(&self, stream: Stream) -> Result<(), RuntimeError> {
+        self.on_device()?.wait(stream)
+    }
+
+    /// Waits for the device and frees what is kept for runs on a stream, which is then no longer used.
+    pub fn forget(&self, stream: Stream) -> Result<(), RuntimeError> {
+        self.on_device()?.forget(stream);
+        Ok(())
+    }
+
+    /// What [`run_on`](Executable::run_on) writes for inputs of these dtypes and shapes.
+    pub fn results(&self, inputs: &[DeviceTensor]) -> Result<Results, RuntimeError> {
+        self.on_device()?.results(&self.bind_shapes(inputs.iter().map(|input| (input.dtype(), input.shape())))?)
+    }
+
+    /// A tensor in device memory with nothing in it yet, from the executable's allocator.
+    pub fn empty(&self, dtype: DType, shape: &[usize]) -> Result<DeviceTensor, RuntimeError> {
+        self.on_device()?.empty(dtype, shape)
+    }
+
+    /// A copy in device memory, from the executable's allocator.
+    pub fn to_device(&self, tensor: &Tensor) -> Result<DeviceTensor, RuntimeError> {
+        self.on_device()?.to_device(tensor)
+    }
+
+    /// A copy on the host, once everything issued to the device so far is done.
+    pub fn to_host(&self, tensor: &DeviceTensor) -> Result<Tensor, RuntimeError> {
+        self.on_device()?.to_host(tensor)
+    }
+
+    fn on_device(&self) -> Result<&dyn OnDevice, RuntimeError> {
+        self.backend.on_device().ok_or_else(|| {
+            let device = self.backend.device_name();
+            RuntimeError::Usage(format!(
+                "tensors in device memory need a device, and this executable is on {device}: load it on `cuda`"
+            ))
+        })
+    }
+
+    /// Where values lie during a run on these inputs.
+    pub fn memory(&self, inputs: &[Tensor]) -> Result<MemoryReport, RuntimeError> {
+        self.backend.memory(&self.bind(inputs)?)
     }
 
     /// Puts inputs in place, so that runs can be timed.

@@ -3,8 +3,12 @@
 //! Buffers are placed largest first, each in the smallest gap between the buffers that are alive with it
 //! ("greedy by size": Pisarchyk & Lee 2020, *Efficient memory management for deep neural net inference*).
 
-use eglu_codegen::{Plan, Source};
-use eglu_ir::{Bindings, Dim, dim::DimError};
+mod report;
+
+pub use report::{MemoryReport, Tenant};
+
+use eglu_codegen::{Arg, BufferId, Plan, Source, Step};
+use eglu_ir::{Bindings, Dim, Op, dim::DimError};
 
 /// Every buffer starts at a multiple of this, in bytes: what `cuMemAlloc` guarantees and what vector loads and TMA want.
 pub const ALIGN: u64 = 256;
@@ -40,6 +44,71 @@ pub fn plan(lives: &[Option<(usize, usize)>], bytes: &[u64]) -> MemoryPlan {
     result
 }
 
+/// [`plan`], where each buffer `i` takes over the place of buffer `shares[i]`, or keeps its own where that is `i` itself. Who shares a
+/// place has the same size.
+pub fn plan_sharing(lives: &[Option<(usize, usize)>], bytes: &[u64], shares: &[BufferId]) -> MemoryPlan {
+    let owner = |i: usize| match shares.get(i) {
+        Some(&other) if other != i && lives[i].is_some() && lives[other].is_some() && bytes[other] == bytes[i] => other,
+        _ => i,
+    };
+    // A buffer is only taken over by a later one, so that following the list ends.
+    let root = |i: usize| std::iter::successors(Some(i), |&at| Some(owner(at)).filter(|&next| next != at)).last().unwrap_or(i);
+    let roots: Vec<usize> = (0..lives.len()).map(root).collect();
+    let mut joined: Vec<Option<(usize, usize)>> = vec![None; lives.len()];
+    for (life, &root) in lives.iter().zip(&roots) {
+        if let Some((first, last)) = *life {
+            let (from, to) = joined[root].get_or_insert((first, last));
+            (*from, *to) = ((*from).min(first), (*to).max(last));
+        }
+    }
+    let mut result = plan(&joined, bytes);
+    let own = result.offsets.clone();
+    for (i, &root) in roots.iter().enumerate() {
+        result.offsets[i] = lives[i].and(own[root]);
+        if root != i && lives[i].is_some() {
+            result.sum += bytes[i].next_multiple_of(ALIGN);
+        }
+    }
+    result
+}
+
+/// For each buffer the one whose place it may take over: that of an operand which nobody needs any more, in an elementwise step that reads
+/// each element of it where it writes. A buffer that takes over none stands for itself.
+///
+/// A step of several results takes over none: a kernel may write the first before it reads for the second.
+pub fn in_place(plan: &Plan) -> Vec<BufferId> {
+    let lives = plan.lifetimes();
+    let mut shares: Vec<BufferId> = (0..plan.buffers.len()).collect();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let [output] = step.outputs.as_slice() else { continue };
+        let (to, elementwise) =
+            (&plan.buffers[output.buffer], matches!(step.op, Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_)));
+        if !elementwise || to.source != Source::Step {
+            continue;
+        }
+        let fits = |id: BufferId| {
+            let from = &plan.buffers[id];
+            let same_size = from.numel == to.numel && from.dtype.size() == to.dtype.size();
+            let ends_here = from.source == Source::Step && lives[id].is_some_and(|(_, last)| last == i);
+            same_size && ends_here && views_of(step, id).all(|view| view.layout == output.layout)
+        };
+        let taken = step.inputs.iter().filter_map(|arg| match arg {
+            Arg::Tensor(tensor) => Some(tensor.buffer),
+            _ => None,
+        });
+        shares[output.buffer] = { taken }.find(|&id| fits(id)).unwrap_or(output.buffer);
+    }
+    shares
+}
+
+/// How a step reads a buffer.
+fn views_of(step: &Step, id: BufferId) -> impl Iterator<Item = &eglu_codegen::TensorRef> {
+    step.inputs.iter().filter_map(move |arg| match arg {
+        Arg::Tensor(tensor) if tensor.buffer == id => Some(tensor),
+        _ => None,
+    })
+}
+
 /// The start of the smallest gap of at least `size` bytes among the buffers alive with `life`, or the end of the last of them.
 fn best_gap(placed: &[(u64, u64, (usize, usize))], life: (usize, usize), size: u64) -> u64 {
     let mut end = 0;
@@ -57,12 +126,15 @@ fn best_gap(placed: &[(u64, u64, (usize, usize))], life: (usize, usize), size: u
     best.map_or(end, |(_, at)| at)
 }
 
+/// Bytes of each buffer under `bindings`.
+pub fn sizes(plan: &Plan, bindings: &Bindings) -> Result<Vec<u64>, DimError> {
+    plan.buffers.iter().map(|buffer| byte_len(&buffer.numel, buffer.dtype.size(), bindings)).collect()
+}
+
 /// The arena of what a plan's steps write, under `bindings`; inputs, weights and constants get no place.
 pub fn plan_steps(plan: &Plan, bindings: &Bindings) -> Result<MemoryPlan, DimError> {
-    let mut lives = plan.lifetimes();
-    let mut bytes = Vec::with_capacity(plan.buffers.len());
+    let (mut lives, bytes) = (plan.lifetimes(), sizes(plan, bindings)?);
     for (buffer, life) in plan.buffers.iter().zip(&mut lives) {
-        bytes.push(byte_len(&buffer.numel, buffer.dtype.size(), bindings)?);
         if buffer.source != Source::Step {
             *life = None;
         }
@@ -96,6 +168,18 @@ mod tests {
         assert_eq!(best_gap(&placed, (5, 6), 512), 2048);
         assert_eq!(best_gap(&placed, (5, 6), 768), 256);
         assert_eq!(best_gap(&placed, (5, 6), 2048), 3072);
+    }
+
+    #[test]
+    fn a_result_takes_the_place_of_what_ends_with_it() {
+        // 0 -> 1 -> 2 in place, beside 3 which lives throughout.
+        let lives = [Some((0, 1)), Some((1, 2)), Some((2, 3)), Some((0, 3))];
+        let shared = plan_sharing(&lives, &[1000, 1000, 1000, 500], &[0, 0, 1, 3]);
+        assert_eq!((shared.peak, shared.sum), (1024 + 512, 3 * 1024 + 512));
+        assert_eq!((shared.offsets[1], shared.offsets[2]), (shared.offsets[0], shared.offsets[0]));
+        // One that has no place of its own can give none.
+        let lent = plan_sharing(&[None, Some((1, 2))], &[1000, 1000], &[0, 0]);
+        assert_eq!((lent.offsets[0], lent.offsets[1], lent.peak), (None, Some(0), 1024));
     }
 
     proptest! {

@@ -300,7 +300,17 @@ proptest! {
             let sum = program.push(InstrOp::Pointwise(Pointwise::Add), [Ref::Param(0), Ref::Param(2)], dtype.opmath());
             let gated = program.push(InstrOp::Pointwise(Pointwise::Mul), [sum, Ref::Param(1)], dtype.opmath());
             program.results.extend([(gated, dtype), (sum, dtype)]);
-            case.call(Contract { lanes: 2, program: Arc::new(program) }, [a.into(), b.into(), c.into(), bias.into()])
+            let packed = case.pick(&[0, 2]);
+            if packed == 0 {
+                program.results.push((Ref::Param(1), DType::F32));
+            }
+            let kinds = [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Amax, ReduceKind::Amin];
+            let folds: Vec<ReduceKind> = (0..case.rng.random_range(0..3)).map(|_| case.pick(&kinds)).collect();
+            let groups = folds.iter().map(|_| if n % 2 == 0 { case.pick(&[0, 1, 2, n]) } else { case.pick(&[0, 1, n]) }).collect();
+            folds.iter().for_each(|_| program.results.push((gated, dtype)));
+            let (interleaved, program) = (case.rng.random(), Arc::new(program));
+            let op = Contract { lanes: 2, packed, interleaved, folds, groups, program };
+            case.call(op, [a.into(), b.into(), c.into(), bias.into()])
         };
         case.check(node)?;
     }
@@ -367,7 +377,7 @@ proptest! {
         let active = program.push(InstrOp::Pointwise(Pointwise::Silu), [products], dtype);
         program.results.extend([(products, dtype), (active, dtype), (Ref::Param(0), dtype)]);
         let (packed, interleaved) = (case.pick(&[0, 2, 3]), case.rng.random());
-        let op = ExpertContract { lanes, tables, repeat, packed, interleaved, program: Arc::new(program) };
+        let op = ExpertContract { lanes, tables, repeat, packed, interleaved, grouped: false, program: Arc::new(program) };
         let node = case.call(op, operands);
         case.check(node)?;
     }

@@ -3,13 +3,13 @@
 mod document;
 mod package;
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, model};
 use crate::{deliver, failure::Failure, page, progress::Progress, screen::show, trace::trace};
 use clap::Args;
 use document::{Setting, cold_start_line};
 use eglu_codegen::{Plan, lower};
 use eglu_ir::{import::Imported, weights::Weights};
-use eglu_passes::{Optimized, Options, Pipeline};
+use eglu_passes::{Optimized, Pipeline};
 use eglu_runtime::{
     Device, Executable, Phase,
     bench::{self, BenchError, Comparison},
@@ -69,6 +69,8 @@ pub struct Bench {
     /// Where to write phases, passes and kernels as a trace for https://ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -146,7 +148,8 @@ impl Bench {
             Device::Cuda(_) => phases.time("driver", || device::profile_of(self.device))?,
         };
         let mut imported = phases.time("import", || model::load(&self.model))?;
-        let optimize = |pipeline: Pipeline| pipeline.run(imported.graph.clone(), &Options::new(profile.clone()));
+        let options = self.differentiate.options(&imported, profile.clone());
+        let optimize = |pipeline: Pipeline| self.differentiate.before(pipeline).run(imported.graph.clone(), &options);
         let optimized = phases.time("passes", || optimize(Pipeline::standard()))?;
         let fused = phases.time("plan", || lower(&optimized.graph))?;
         let unfused: Plan = lower(&optimize(Pipeline::unfused())?.graph)?;

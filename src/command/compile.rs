@@ -1,14 +1,14 @@
 //! `eglu compile`: a package that runs with no compiler.
 
-use super::model;
+use super::{differentiate::Differentiate, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu::{
-    ahead::{self, Architecture},
+    ahead::{self, Architecture, Model},
     reductions,
 };
-use eglu_ir::{DType, Graph, weights::Weights};
-use eglu_passes::Pipeline;
+use eglu_ir::{DType, weights::Weights};
+use eglu_passes::{Options, Pipeline};
 use eglu_runtime::package::{Draft, Program, Target};
 use std::{collections::HashSet, path::PathBuf};
 
@@ -40,6 +40,8 @@ pub struct Compile {
     /// Compile each operator as a kernel of its own
     #[arg(long)]
     no_fuse: bool,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 /// Dtypes from one argument.
@@ -57,7 +59,7 @@ fn dtypes(text: &str) -> Result<Dtypes, String> {
 
 impl Compile {
     /// Runs the subcommand.
-    pub fn run(self) -> Result<(), Failure> {
+    pub fn run(&self) -> Result<(), Failure> {
         let mut architectures = vec![Architecture::Cpu];
         for &arch in &self.arch {
             if !architectures.contains(&arch) {
@@ -68,23 +70,26 @@ impl Compile {
         let progress = Progress::new();
         let phases = progress.phases();
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
+        let pipeline = self.differentiate.before(pipeline);
         let mut models = vec![];
         for path in &self.models {
             let mut imported = phases.time("import", || model::load(path))?;
             if let Some(weights) = &self.weights {
                 model::add_weights(&mut imported, weights)?;
             }
-            models.push((imported.graph, imported.weights));
+            let (graph, weights) = (imported.graph.clone(), imported.weights.clone());
+            let options = move |profile| self.differentiate.options(&imported, profile);
+            models.push(Model { graph, weights, options: Box::new(options) });
         }
         if let Some(dtypes) = &self.reductions {
-            models.extend(reductions::programs(dtypes).into_iter().map(|graph| (graph, Weights::default())));
+            let model = |graph| Model { graph, weights: Weights::default(), options: Box::new(Options::new) };
+            models.extend(reductions::programs(dtypes).into_iter().map(model));
         }
         let mut names = HashSet::new();
-        if let Some((graph, _)) = models.iter().find(|(graph, _)| !names.insert(graph.name.as_str())) {
+        if let Some(Model { graph, .. }) = models.iter().find(|model| !names.insert(model.graph.name.as_str())) {
             return Err(Failure::usage(format!("two models are called `{}`", graph.name))
                 .help("rename one of the files: their names tell the programs of a package apart"));
         }
-        let models: Vec<(&Graph, &Weights)> = models.iter().map(|(graph, weights)| (graph, weights)).collect();
         let programs = ahead::compile_in_phases(&models, &architectures, &pipeline, &phases)?;
         let draft = Draft { programs, refer_to_weights: self.refer_to_weights };
         draft.write(&self.output)?;

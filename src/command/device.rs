@@ -2,15 +2,12 @@
 
 use crate::failure::Failure;
 use eglu_codegen::cuda::Target;
-use eglu_ir::{DeviceProfile, profile};
-use eglu_runtime::{Device, cuda::DeviceFacts};
+use eglu_ir::DeviceProfile;
+use eglu_runtime::Device;
 
 /// The profile of a device of this machine.
 pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {
-    match device {
-        Device::Cpu => Ok(profile::CPU),
-        Device::Cuda(ordinal) => Ok(DeviceFacts::of(ordinal)?.profile()),
-    }
+    Ok(device.profile()?)
 }
 
 /// The built-in profile of that name, or that of a device of this machine (`cuda`, `cuda:N`).

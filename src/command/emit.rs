@@ -1,20 +1,17 @@
 //! `eglu emit`: CUDA sources and cubins.
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, launches, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
-use eglu_codegen::{
-    cuda::{CudaPlan, KernelArg, Memory, emit},
-    lower,
-};
-use eglu_passes::{Options, Pipeline};
+use eglu_codegen::{cuda::emit, lower};
+use eglu_passes::Pipeline;
 use eglu_runtime::cuda::compile_in_phases;
 use std::path::PathBuf;
 
 /// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
 ///
 /// No GPU is needed; NVRTC is, unless --sources-only is given. The file launches.txt says which kernels run in which order, on which grids and with
-/// which arguments.
+/// which arguments; launches.json says the same, and more, for programs.
 #[derive(Debug, Args)]
 pub struct Emit {
     /// Model: .pt2 or .json
@@ -31,6 +28,8 @@ pub struct Emit {
     /// Emit each operator as a kernel of its own
     #[arg(long)]
     no_fuse: bool,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Emit {
@@ -42,9 +41,14 @@ impl Emit {
         let phases = progress.phases();
         let imported = phases.time("import", || model::load(&self.model))?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
-        let optimized = phases.time("passes", || pipeline.run(imported.graph, &Options::new(target.profile().clone())))?;
+        let options = self.differentiate.options(&imported, target.profile().clone());
+        let pipeline = self.differentiate.before(pipeline);
+        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
-        let mut files = vec![("launches.txt".to_owned(), launches(&plan).into_bytes())];
+        let mut files = vec![
+            ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),
+            ("launches.json".to_owned(), super::json(&launches::document(&plan)).into_bytes()),
+        ];
         for module in &plan.modules {
             files.push((format!("{}.cu", module.name), module.source.clone().into_bytes()));
         }
@@ -69,41 +73,5 @@ impl Emit {
 
 /// True for the names of files that this command writes.
 fn is_own(name: &str) -> bool {
-    name == "launches.txt" || name.ends_with(".cu") || name.ends_with(".cubin")
-}
-
-/// One line for each piece of scratch memory, then one for each launch with its arguments in order.
-fn launches(plan: &CudaPlan) -> String {
-    let mut text = String::new();
-    for (i, scratch) in plan.scratch.iter().enumerate() {
-        text += &format!("scratch#{i}  {}  {} B\n", scratch.name, scratch.bytes);
-    }
-    for launch in &plan.launches {
-        let [x, y, z] = &launch.grid;
-        let args: Vec<String> = launch.args.iter().map(|arg| argument(plan, arg)).collect();
-        text += &format!(
-            "{}  {}.cu:{}  grid {x} × {y} × {z}  block {}  shared {} B  args {}\n",
-            plan.plan.steps[launch.step].name,
-            plan.modules[launch.module].name,
-            launch.entry,
-            launch.block.map(|n| n.to_string()).join(" × "),
-            launch.shared_bytes,
-            args.join("; ")
-        );
-    }
-    text
-}
-
-/// `memory + bytes`, a tensor map's memory, or the expression of a number.
-fn argument(plan: &CudaPlan, arg: &KernelArg) -> String {
-    let named = |memory: Memory| match memory {
-        Memory::Buffer(id) => format!("{}#{id}", plan.plan.buffers[id].name),
-        Memory::Scratch(i) => format!("scratch#{i}"),
-        Memory::Counters => "counters#".into(),
-    };
-    match arg {
-        KernelArg::Pointer { memory, offset } => format!("{} + {offset}", named(*memory)),
-        KernelArg::TensorMap(map) => format!("map of {} + {}", named(map.memory), map.offset),
-        KernelArg::Int(dim) => dim.to_string(),
-    }
+    ["launches.txt", "launches.json"].contains(&name) || name.ends_with(".cu") || name.ends_with(".cubin")
 }

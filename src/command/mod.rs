@@ -3,9 +3,11 @@
 mod bench;
 mod compile;
 mod device;
+mod differentiate;
 mod doctor;
 mod emit;
 mod inspect;
+mod launches;
 mod model;
 mod optimize;
 mod run;

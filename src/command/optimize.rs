@@ -1,6 +1,6 @@
 //! `eglu optimize`: what the passes do to a model.
 
-use super::{device, model};
+use super::{device, differentiate::Differentiate, model};
 use crate::{
     deliver,
     failure::Failure,
@@ -15,7 +15,7 @@ use eglu_codegen::{
     lower,
 };
 use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
-use eglu_passes::{Optimized, Options, Pipeline, PrintAfter, Report, certify, explain};
+use eglu_passes::{Optimized, Pipeline, PrintAfter, Report, certify, explain};
 use eglu_runtime::compare::{Tolerance, tolerance};
 use std::{
     path::{Path, PathBuf},
@@ -56,6 +56,8 @@ pub struct Optimize {
     /// Where to write the optimised graph: .json (eglu's own form, can be run again) or .txt
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    differentiate: Differentiate,
 }
 
 impl Optimize {
@@ -64,7 +66,7 @@ impl Optimize {
         let form = self.output.as_deref().map(Form::of).transpose()?;
         [&self.report, &self.output].into_iter().flatten().try_for_each(|path| deliver::expect_place(path))?;
         let profile = device::profile_named(&self.device)?;
-        let pipeline = Pipeline::parse(&self.passes)?;
+        let pipeline = self.differentiate.before(Pipeline::parse(&self.passes)?);
         let progress = Progress::new();
         let phases = progress.phases();
         let start = Instant::now();
@@ -75,9 +77,10 @@ impl Optimize {
             (_, true) => PrintAfter::Changed,
             _ => PrintAfter::Never,
         };
-        let unfused =
-            kernels(&lower(&Pipeline::unfused().run(imported.graph.clone(), &Options::new(profile.clone()))?.graph)?, &profile)?;
-        let options = Options { print, ..Options::new(profile.clone()) };
+        let mut options = self.differentiate.options(&imported, profile.clone());
+        let unfused = if pipeline.differentiates() { Pipeline::unfused().differentiated() } else { Pipeline::unfused() };
+        let unfused = kernels(&lower(&unfused.run(imported.graph.clone(), &options)?.graph)?, &profile)?;
+        options.print = print;
         // Where graphs are printed meanwhile, a line that comes and goes would stand between them.
         let progress = (print == PrintAfter::Never).then_some(progress);
         let mut optimized = phases.time("passes", || pipeline.run_printing(imported.graph, &options, &mut Screen))?;
@@ -168,6 +171,10 @@ fn summary(optimized: &Optimized, unfused: usize, profile: &DeviceProfile) -> St
     }
     if !refused.is_empty() {
         text += &format!("\nrefused\n{refused}");
+    }
+    if let Some(kept) = report.kept {
+        text +=
+            &format!("\nthe backward pass keeps {} tensors of the forward pass, {}\n", kept.tensors, bytes(kept.bytes as f64));
     }
     for stop in &report.stops {
         text += &format!("\nstopped early: {stop}\n");

@@ -1,11 +1,11 @@
 //! `eglu run`: results of a model, compared with a reference.
 
-use super::model;
+use super::{differentiate::Differentiate, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
 use eglu_ir::{DType, Tensor, graph::OutputKind, import::reference::write_tensors};
-use eglu_passes::{Options, Pipeline};
+use eglu_passes::Pipeline;
 use eglu_runtime::{
     Device, Executable, Package, Phases,
     compare::{Tolerance, compare_all},
@@ -41,6 +41,11 @@ pub struct Run {
     /// Weights that the archive lacks, or that replace its own, by name
     #[arg(long, value_name = "FILE.safetensors")]
     weights: Option<PathBuf>,
+    /// Show where values lie in memory during the run, and how much that is at the peak
+    #[arg(long)]
+    memory: bool,
+    #[command(flatten)]
+    differentiate: Differentiate,
     /// Which program of a package; not needed where it has one
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
@@ -58,8 +63,12 @@ impl Run {
         };
         let expected = self.expect.as_deref().map(model::tensors).transpose()?;
         let kinds: Vec<OutputKind> = executable.plan().outputs.iter().map(|output| output.kind.clone()).collect();
+        let memory = self.memory.then(|| executable.memory(&inputs)).transpose()?;
         let results = phases.time("run", || executable.run(&inputs))?;
         drop(progress);
+        if let Some(memory) = memory {
+            show(&memory.to_string())?;
+        }
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 
         if let Some(path) = &self.outputs {
@@ -87,12 +96,14 @@ impl Run {
             model::add_weights(&mut imported, weights)?;
         }
         model::require_weights(&imported)?;
-        let graph = &imported.graph;
-        let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
-        let inputs = self.read_inputs(&graph.name, &wanted)?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let profile = super::device::profile_of(self.device)?;
-        let optimized = phases.time("passes", || pipeline.run(imported.graph, &Options::new(profile)))?;
+        let options = self.differentiate.options(&imported, profile);
+        let pipeline = self.differentiate.before(pipeline);
+        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
+        let graph = &optimized.graph;
+        let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
+        let inputs = self.read_inputs(&graph.name, &wanted)?;
         let executable = Executable::load_in_phases(lower(&optimized.graph)?, &imported.weights, &self.device, phases)?;
         Ok((executable, inputs))
     }
@@ -102,6 +113,7 @@ impl Run {
             return Err(Failure::usage("--no-fuse cannot change a package, whose plans are made")
                 .help("compile the model again with --no-fuse"));
         }
+        self.differentiate.refuse_for_package()?;
         let package = Package::open(&self.model)?;
         let program = package.program(self.program.as_deref())?;
         let weights = model::package_weights(&program, self.weights.as_deref())?;

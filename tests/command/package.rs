@@ -1,6 +1,7 @@
 //! `eglu compile`, and packages in the other subcommands.
 
 use super::call::{eglu, fixture, has_nvrtc};
+use eglu::reference::{read_tensors, write_tensors};
 use std::{fs, path::Path, process::Command, time::Duration};
 
 const BLOCK: &str = "mixtral-grouped_mm.block";
@@ -23,6 +24,26 @@ fn a_package_gives_pytorchs_results() {
         let outcome = eglu(["run", out.to_str().unwrap(), "--inputs", &io, "--expect", &io]).success();
         assert!(outcome.stdout.contains("PASS"), "{outcome:?}");
     }
+}
+
+#[test]
+fn gradients_can_be_packaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, io) = (folder.path().join("joint.eglu"), folder.path().join("io.safetensors"));
+    let (model, inputs) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    let grad = ["--grad", "all", "--wrt", "parameters"];
+    compile(&["llama.block"], "cpu", &out, &grad).success();
+    // The gradient of the result is a further input: the result itself will do.
+    let result = folder.path().join("result.safetensors");
+    eglu(["run", &model, "--inputs", &inputs, "--outputs", result.to_str().unwrap()]).success();
+    let (mut tensors, result) = (read_tensors(Path::new(&inputs)).unwrap(), read_tensors(&result).unwrap());
+    tensors.retain(|name, _| name.starts_with("input."));
+    tensors.insert(format!("input.{}", tensors.len()), result["output.0"].clone());
+    write_tensors(&io, tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))).unwrap();
+    let (io, want) = (io.to_str().unwrap(), folder.path().join("want.safetensors"));
+    eglu(["run", &model, "--inputs", io, "--outputs", want.to_str().unwrap()].into_iter().chain(grad)).success();
+    let outcome = eglu(["run", out.to_str().unwrap(), "--inputs", io, "--expect", want.to_str().unwrap()]).success();
+    assert!(outcome.stdout.contains("output.3"), "{outcome:?}");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use super::{
     kernel::{Code, Kernel},
     norm, order, pointwise, reduce, route, scan, scatter,
 };
-use crate::{Arg, Plan, Step, TensorRef};
+use crate::{Arg, BufferId, Plan, Step, TensorRef};
 use eglu_ir::{Dim, Op, types::numel};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What to emit for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,10 +42,13 @@ impl Target {
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
     let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
-    let mut emitter = Emitter { out, sources, names, orders: Vec::new(), target, index: 0, when };
+    let mut emitter =
+        Emitter { out, sources, names, orders: Vec::new(), ordered: gemm::ordered_buffers(plan), target, index: 0, when };
     let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
-        if pairs.waits(index) {
+        // Nothing is there to compute, even where it is not defined: extremes of no complex numbers.
+        let is_empty = step.outputs.iter().all(|output| elements(output).is(0));
+        if pairs.waits(index) || is_empty {
             continue;
         }
         emitter.index = index;
@@ -65,6 +68,8 @@ pub(super) struct Emitter {
     names: HashMap<String, usize>,
     /// Ids that were ordered by expert.
     pub orders: Vec<gemm::Order>,
+    /// Buffers whose rows lie in expert order.
+    ordered: HashSet<BufferId>,
     pub target: Target,
     index: usize,
     /// 1 where the launches emitted now are to run, else 0.
@@ -114,12 +119,18 @@ impl Emitter {
         }
     }
 
+    /// True if the tensor's rows lie in expert order, not where their ids stand.
+    pub fn is_ordered(&self, tensor: &TensorRef) -> bool {
+        self.ordered.contains(&tensor.buffer)
+    }
+
     /// Emits launches that run only where `when` is 1; it is 0 elsewhere.
     pub fn only(&mut self, when: Dim, emit: impl FnOnce(&mut Emitter) -> Emit<()>) -> Emit<()> {
-        if when.is(0) {
+        let both = self.when.clone() * when;
+        if both.is(0) {
             return Ok(());
         }
-        let before = std::mem::replace(&mut self.when, when);
+        let before = std::mem::replace(&mut self.when, both);
         let emitted = emit(self);
         self.when = before;
         emitted

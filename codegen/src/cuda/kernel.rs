@@ -27,8 +27,10 @@ pub(super) enum Header {
     GemmWgmma,
     GemmSwapped,
     DispatchCluster,
-    Decode,
+    FewTokens,
+    FewRows,
     GemmDense,
+    GemmOuter,
     GemmStream,
 }
 
@@ -53,10 +55,12 @@ impl Header {
             Header::GemmTiled => include_str!("device/gemm_tiled.cuh"),
             Header::Hopper => include_str!("device/hopper.cuh"),
             Header::GemmWgmma => include_str!("device/gemm_wgmma.cuh"),
-            Header::Decode => include_str!("device/decode.cuh"),
+            Header::FewTokens => include_str!("device/few_tokens.cuh"),
+            Header::FewRows => include_str!("device/few_rows.cuh"),
             Header::DispatchCluster => include_str!("device/dispatch_cluster.cuh"),
             Header::GemmSwapped => include_str!("device/gemm_swapped.cuh"),
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
+            Header::GemmOuter => include_str!("device/gemm_outer.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
         }
     }
@@ -117,6 +121,12 @@ impl Kernel {
     /// A pointer to counters that are zero before and after every kernel: [`COUNTERS`](super::COUNTERS) of them, `u32`.
     pub fn counters(&mut self) -> String {
         self.pointer("u32", "n", Memory::Counters, Dim::from(0))
+    }
+
+    /// Statements before which nothing is read that these parameters point to, though the kernel never writes it.
+    pub fn reads_from_here(&self) -> String {
+        let names = self.params.iter().filter(|param| param.starts_with("const ") && param.contains('*'));
+        names.filter_map(|param| param.rsplit(' ').next()).map(|name| format!("read_from_here({name});\n")).collect()
     }
 
     /// A tensor map, passed by value; returns its name.

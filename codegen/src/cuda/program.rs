@@ -51,9 +51,11 @@ pub(super) fn function(name: &str, program: &Program, results: Results) -> Emit<
 }
 
 /// Elementwise ops that have a complex form on CUDA.
-const OF_COMPLEX: [Pointwise; 14] = [
+const OF_COMPLEX: [Pointwise; 16] = [
     Pointwise::Where,
     Pointwise::Neg,
+    Pointwise::Exp,
+    Pointwise::Log,
     Pointwise::Conj,
     Pointwise::Reciprocal,
     Pointwise::IsNan,

@@ -119,7 +119,11 @@ pub fn sample(code: OpCode) -> Sample {
         }
         OpCode::Contract => {
             let (x, v, w) = (b.input(F32, &[s, d(64)]), b.fixed(F32, &[64, 96]), b.fixed(F32, &[64, 96]));
-            b.call(Contract { lanes: 2, program: swiglu(F32) }, &[x, v, w])
+            let mut program = (*swiglu(F32)).clone();
+            program.results.extend([(Ref::Param(0), F32), (Ref::Param(1), F32)]);
+            let (folds, groups) = (vec![ReduceKind::Sum, ReduceKind::Amax], axes(&[96, 0]));
+            let several = Contract { lanes: 2, packed: 0, interleaved: false, folds, groups, program: program.into() };
+            b.call(several, &[x, v, w])
         }
         OpCode::Convolution | OpCode::ConvolutionInput | OpCode::ConvolutionWeight => {
             let (stride, padding, dilation, groups) = (axes(&[2, 1]), axes(&[1, 0]), axes(&[1, 2]), 2);
@@ -185,7 +189,15 @@ pub fn sample(code: OpCode) -> Sample {
             let product = step(&mut program, Pointwise::Mul, biased, Ref::Param(1));
             let scaled = step(&mut program, Pointwise::Mul, product, Ref::Param(3));
             program.results.extend([(biased, Bf16), (Ref::Param(1), Bf16), (scaled, F32)]);
-            let op = ExpertContract { lanes: 2, tables: 1, repeat: 2, packed: 2, interleaved: true, program: program.into() };
+            let op = ExpertContract {
+                lanes: 2,
+                tables: 1,
+                repeat: 2,
+                packed: 2,
+                interleaved: true,
+                grouped: false,
+                program: program.into(),
+            };
             b.call(op, &[x, ids, gate, up, bias, scale])
         }
         OpCode::ExpertOuter => {

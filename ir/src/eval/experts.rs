@@ -3,7 +3,7 @@
 use super::{
     Call, EvalError,
     element::decode,
-    matmul::{Experts, Matrix, Multiply, experts_of},
+    matmul::{Experts, Matrix, Multiply, experts_of, packed},
     program::run,
     values::{Column, Values, with_work},
 };
@@ -39,14 +39,14 @@ pub(super) fn expert_contract(op: &ExpertContract, call: &Call<'_>) -> Result<Ve
     let (x, ids) = (call.tensor(0)?, call.tensor(1)?);
     let (weights, captures) = (call.tensors(2..2 + op.lanes)?, call.tensors(2 + op.lanes..call.count())?);
     let &[experts, outputs, inputs] = weights[0].shape() else { return Err(EvalError::Data("w must have 3 dims".into())) };
-    let chosen = experts_of(ids, experts)?;
+    let chosen = if op.grouped { experts_by_ends(&decode::<i64>(ids), x.shape()[0])? } else { experts_of(ids, experts)? };
     let shape = [chosen.len(), outputs];
     let all: Vec<usize> = (0..chosen.len()).collect();
     let mut params = Vec::with_capacity(op.program.params.len());
     for w in weights {
         params.push(with_work!(x.dtype(), W => {
             let (rows, weight) = (repeated(&decode::<W>(x), inputs, op.repeat, &all), decode::<W>(w));
-            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs, lanes: 1 }.apply(&rows, &chosen))
+            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs, lanes: op.lanes }.apply(&rows, &chosen))
         }));
     }
     let (tables, broadcast) = captures.split_at(op.tables);
@@ -62,22 +62,23 @@ pub(super) fn expert_contract(op: &ExpertContract, call: &Call<'_>) -> Result<Ve
     }
     let mut results = run(&op.program, &params, &shape)?;
     let apart = results.split_off(op.packed);
-    let together = if results.is_empty() { None } else { Some(packed(&results, shape, op.interleaved)?) };
+    let together = if results.is_empty() { None } else { Some(packed(&results, op.interleaved)?) };
     Ok(together.into_iter().chain(apart).collect())
 }
 
-/// Results of one shape as one tensor, side by side or column by column.
-fn packed(results: &[Tensor], [rows, columns]: [usize; 2], interleaved: bool) -> Result<Tensor, EvalError> {
-    let (dtype, count) = (results[0].dtype(), results.len());
-    let (size, mut bytes) = (dtype.size(), Vec::with_capacity(rows * columns * count * dtype.size()));
-    for row in 0..rows {
-        if interleaved {
-            for column in row * columns..(row + 1) * columns {
-                results.iter().for_each(|result| bytes.extend_from_slice(&result.bytes()[column * size..][..size]));
-            }
-        } else {
-            results.iter().for_each(|result| bytes.extend_from_slice(&result.bytes()[row * columns * size..][..columns * size]));
-        }
+/// The expert of each row where expert e's rows end at `ends[e]`.
+fn experts_by_ends(ends: &[i64], rows: usize) -> Result<Vec<Option<usize>>, EvalError> {
+    let mut experts = Vec::with_capacity(rows);
+    for (expert, &end) in ends.iter().enumerate() {
+        let fits = usize::try_from(end).ok().filter(|&end| end >= experts.len() && end <= rows);
+        let end = fits.ok_or_else(|| {
+            let start = experts.len();
+            EvalError::Data(format!(
+                "expert_contract: offset {expert} is {end}, but offsets must ascend from {start} and end within the {rows} rows"
+            ))
+        })?;
+        experts.resize(end, Some(expert));
     }
-    Ok(Tensor::from_bytes(dtype, &[rows, columns * count], &bytes)?)
+    experts.resize(rows, None);
+    Ok(experts)
 }

@@ -233,6 +233,21 @@ pub(super) fn map_reduce(op: &MapReduce, call: &Call<'_>) -> Result<Vec<Tensor>,
     run(&op.epilogue, &reduced, shape)
 }
 
+/// A reduction of accumulators that are not rounded yet: over so many neighbours of the last dim, or, for a group of 0, over all other dims.
+pub(super) fn fold_accumulators(
+    kind: ReduceKind,
+    group: usize,
+    values: &Tensor,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<Tensor, EvalError> {
+    let columns = if group > 0 { group } else { values.shape().last().copied().unwrap_or(1) };
+    let lines = [values.numel() / columns.max(1), columns];
+    let groups = Groups::new(&lines, if group > 0 { &[1] } else { &[0] });
+    let (folded, from) = fold_values(kind, &groups, &Values::load(values), values.dtype())?;
+    folded.store(from, dtype, shape)
+}
+
 pub(super) fn cumsum(op: &Cumsum, call: &Call<'_>) -> Result<Tensor, EvalError> {
     let x = cast(call.tensor(0)?, op.dtype)?;
     fn scan<W: Fold>(values: &mut [W], groups: &Groups) {

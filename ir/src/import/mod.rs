@@ -33,6 +33,8 @@ pub struct Imported {
     pub graph: Graph,
     /// Its weights, as far as the file has them.
     pub weights: Weights,
+    /// Weights that are no parameters: buffers, by path. Own JSON does not tell.
+    pub buffers: Vec<Arc<str>>,
     /// Where the file is from.
     pub metadata: Metadata,
 }
@@ -44,6 +46,13 @@ pub struct Metadata {
     pub torch_version: String,
     /// The export schema's version, major and minor; zeros for the project's own JSON.
     pub schema: (i64, i64),
+}
+
+impl Graph {
+    /// Reads a model: its graph, its weights, and where it is from. See [`import`].
+    pub fn import(path: impl AsRef<Path>) -> Result<Imported, ImportError> {
+        import(path.as_ref())
+    }
 }
 
 /// Reads a `.pt2` archive, or a graph in the project's own JSON (`.json`, which has no weights). Weights stay in the archive, which
@@ -67,14 +76,15 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let graph = translate(&exported, &name, &weights)?;
     explain_absence(&archive, &graph, &mut weights);
     let metadata = Metadata { torch_version: exported.torch_version, schema: (version.major, version.minor) };
-    Ok(Imported { graph, weights, metadata })
+    let buffers = signature::buffers(&exported.graph_module.signature);
+    Ok(Imported { graph, weights, buffers, metadata })
 }
 
 fn import_json(path: &Path) -> Result<Imported, ImportError> {
     let text = std::fs::read_to_string(path).map_err(|source| ImportError::Open { path: path.into(), source })?;
     let graph = crate::json::from_json(&text).map_err(|source| ImportError::OwnJson { path: path.into(), source })?;
     let metadata = Metadata { torch_version: String::new(), schema: (0, 0) };
-    Ok(Imported { graph, weights: Weights::default(), metadata })
+    Ok(Imported { graph, weights: Weights::default(), buffers: Vec::new(), metadata })
 }
 
 /// Where a program is in its archive.

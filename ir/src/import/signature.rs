@@ -19,6 +19,17 @@ pub struct Mutable {
     name: Arc<str>,
 }
 
+/// Paths of the weights that are no parameters: buffers, and constants too large to be written in the graph.
+pub fn buffers(signature: &Signature) -> Vec<Arc<str>> {
+    let path = |spec: &InputSpec| match spec {
+        InputSpec::Buffer { buffer_name: path, .. } | InputSpec::TensorConstant { tensor_constant_name: path, .. } => {
+            Some(path.as_str().into())
+        }
+        _ => None,
+    };
+    signature.input_specs.iter().filter_map(path).collect()
+}
+
 /// Adds the graph's inputs, weights and constants, in signature order.
 pub fn inputs<'a>(
     translator: &mut Translator<'a>,

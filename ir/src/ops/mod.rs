@@ -6,6 +6,7 @@
 mod attr;
 pub mod convolution;
 mod cost;
+mod derivative;
 mod functions;
 pub mod infer;
 pub mod pointwise;
@@ -14,6 +15,7 @@ mod table;
 
 pub use attr::{Attr, AttrError, AttrKind, Axes, Field};
 pub use cost::Cost;
+pub use derivative::Derivative;
 pub use pointwise::{Pointwise, TypeRule};
 pub use route::RouteGroups;
 pub use table::*;

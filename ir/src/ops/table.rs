@@ -226,8 +226,12 @@ ops! {
     /// Rows `offs[e-1]..offs[e]` of `x[S, K]` times `w[E, K, N]`'s matrix e (`_grouped_mm`, 2-d × 3-d).
     GroupedMm "grouped_mm" ("x", "w", "offs") Kernel {};
     /// A matmul whose accumulators pass through `program`: `a[…, M, K]` times each of `lanes` matrices `b[…, K, N]`. The program takes the
-    /// accumulators, then captures that broadcast against `[…, M, N]`. Operands: a, the bs, captures.
-    Contract "contract" ("a", "b*", "capture*") Kernel { lanes: usize, program: Arc<Program> };
+    /// accumulators, then captures that broadcast against `[…, M, N]`. Operands: a, the bs, captures. Its first `packed` results share one output
+    /// `[…, M, packed · N]`, side by side or `interleaved`; its last, one for each of `folds`, are not stored but reduced, in the opmath of the dtype they
+    /// are stored in: over so many neighbouring columns as `groups` says, to `[…, M, N / groups]`, or, where that is 0, over all rows, to `[N]`; each
+    /// other result is an output `[…, M, N]`.
+    Contract "contract" ("a", "b*", "capture*") Kernel
+        { lanes: usize, packed: usize, interleaved: bool, folds: Vec<ReduceKind>, groups: Axes, program: Arc<Program> };
 
     /// `y[n, o, p] = Σ x[n, c, p·stride + k·dilation - padding] · w[o, c, k]` over 1 to 3 spatial dims; filters of a group read its channels
     /// (`conv1d`, `conv2d`, `conv3d`).
@@ -261,9 +265,10 @@ ops! {
     /// Products by expert with an epilogue: row s, which is row s / `repeat` of `x[S / repeat, K]`, times the transposed matrix of expert `ids[s]`
     /// in each of `lanes` weights `[E, N, K]`. The program takes the accumulators, then `tables` captures `[E, N]` at the row's expert, then
     /// captures that broadcast against `[S, N]`. Its first `packed` results share one output `[S, packed · N]`, side by side or `interleaved`;
-    /// each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero.
+    /// each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero. With `grouped` rows lie by expert, and in
+    /// place of ids come the ends of the experts' rows, `offs[E]`; rows past the last are of no expert.
     ExpertContract "expert_contract" ("x", "ids", "w*", "capture*") Kernel {
-        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, program: Arc<Program>,
+        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, grouped: bool, program: Arc<Program>,
     };
     /// Weight gradients by expert: `out[e] = Σ a[s]ᵀ · b[s]` over the rows s whose `ids[s]` is e, for `ids[S]`; out is `[experts, N, K]`. Row s of a is
     /// row s / `a_repeat` of `a[S / a_repeat, N]`, and of b row s / `b_repeat` of `b[S / b_repeat, K]`. Sums are made in the operands' opmath and

@@ -118,7 +118,12 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let offs = b.graph.add_constant("offs", offs);
     b.call(GroupedMm {}, &[x, batch, offs.into()]);
     let capture = b.weight("bias", &[6]);
-    b.call(Contract { lanes: 2, program: sum(3, DType::F32) }, &[x, w, w, capture]);
+    b.call(Contract::new(2, sum(3, DType::F32)), &[x, w, w, capture]);
+    let mut several = (*sum(3, DType::F32)).clone();
+    several.results.extend([(Ref::Param(0), DType::F32), (Ref::Param(1), DType::F32), (Ref::Param(0), DType::F32)]);
+    let folds = vec![ReduceKind::Amax, ReduceKind::Sum];
+    let (groups, program) = (Axes::from_slice(&[3, 0]), several.into());
+    b.call(Contract { lanes: 2, packed: 2, interleaved: true, folds, groups, program }, &[x, w, w, capture]);
     let axes = |value: usize| Axes::from_slice(&[value]);
     let (image, filters) = (b.weight("image", &[2, 4, 7]), b.weight("filters", &[6, 2, 3]));
     let (stride, padding, dilation, groups) = (axes(2), axes(1), axes(1), 2);
@@ -132,7 +137,8 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let (experts, bias) = (b.weight("experts.out", &[3, 6, 4]), b.weight("experts.bias", &[3, 6]));
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
-    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed: 0, interleaved: false, program: sum(4, DType::F32) };
+    let program = sum(4, DType::F32);
+    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed: 0, interleaved: false, grouped: false, program };
     let column = b.weight("column", &[6]);
     b.call(contract, &[x, ids, experts, experts, bias, column]);
     let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };

@@ -13,13 +13,12 @@ use eglu_ir::{
     ops::{Axes, Contract, DenseGlu, Permute, Pointwise},
     program::InstrOp,
 };
-use std::sync::Arc;
 
 /// Most tensors that one kernel writes.
 const RESULTS: usize = 4;
 /// Fewest columns of products that share a main loop: the order in which narrower ones are summed depends on their width, and it decides
 /// between nearly equal experts of a router.
-const COLUMNS: i64 = 64;
+pub(crate) const COLUMNS: i64 = 64;
 /// Most nodes of an epilogue.
 const EPILOGUE: usize = 24;
 
@@ -153,7 +152,7 @@ pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), 
     };
     operands.extend(captures);
     let name = graph.node(*exits.last().unwrap_or(&members[0])).name.clone();
-    let op = Contract { lanes, program: Arc::new(program) };
+    let op = Contract::new(lanes, program);
     let new = rebuild.call(&name, op.into(), operands, super::origins(graph, members))?;
     for (index, &exit) in exits.iter().enumerate() {
         rebuild.bind(exit.into(), Value { node: new, index: index as u32 });

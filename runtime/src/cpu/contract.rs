@@ -4,38 +4,72 @@ use super::{
     block::Block,
     call::{Call, Outcome, Source, Taken},
     convert::Class,
-    epilogue::{Epilogue, Lane},
+    epilogue::{Epilogue, Lane, places},
+    fold::Fold,
     matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
+    scratch::Loan,
     view::{Extents, View},
 };
+use eglu_ir::ops::Contract;
 use rayon::prelude::*;
 use std::{
     ops::Range,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// `a · b`, with `block` the identity from accumulator to result.
-pub fn matmul(call: &mut Call<'_>, block: &Block) -> Outcome {
-    contract(call, 1, block)
+/// A product's epilogue made ready: the program, and where its results go.
+#[derive(Clone, Debug)]
+pub struct Contraction {
+    lanes: usize,
+    packed: usize,
+    interleaved: bool,
+    folds: Vec<Fold>,
+    block: Block,
+}
+
+impl Contraction {
+    /// `None` where only the evaluator knows what to do.
+    pub fn new(op: &Contract) -> Option<Contraction> {
+        let mut program = (*op.program).clone();
+        let first = program.results.len() - op.folds.len();
+        let mut folds = Vec::new();
+        for (result, (&kind, &group)) in program.results[first..].iter_mut().zip(op.folds.iter().zip(&op.groups)) {
+            folds.push(Fold::new(kind, group, result.1)?);
+            result.1 = result.1.opmath();
+        }
+        let block = Block::new(&program)?;
+        Some(Contraction { lanes: op.lanes, packed: op.packed, interleaved: op.interleaved, folds, block })
+    }
+
+    /// One lane, one result.
+    pub fn plain(block: Block) -> Contraction {
+        Contraction { lanes: 1, packed: 0, interleaved: false, folds: Vec::new(), block }
+    }
+
+    /// A gated unit: two lanes, one result.
+    pub fn gated(block: Block) -> Contraction {
+        Contraction { lanes: 2, ..Contraction::plain(block) }
+    }
 }
 
 /// `program(a · b₀, a · b₁, …, captures)`.
-pub fn contract(call: &mut Call<'_>, lanes: usize, block: &Block) -> Outcome {
+pub fn contract(call: &mut Call<'_>, contraction: &Contraction) -> Outcome {
+    let lanes = contraction.lanes;
     let a = call.view(0)?.clone();
     let bs = (1..=lanes).map(|i| call.view(i).cloned()).collect::<Result<Vec<_>, _>>()?;
     let captures = call.views_from(lanes + 1)?;
-    run(call, a, bs, vec![None; lanes], captures, block)
+    run(call, a, bs, vec![None; lanes], captures, contraction)
 }
 
 /// `program(x · gateᵀ + gate_bias, x · upᵀ + up_bias)`.
-pub fn dense_glu(call: &mut Call<'_>, block: &Block) -> Outcome {
+pub fn dense_glu(call: &mut Call<'_>, contraction: &Contraction) -> Outcome {
     let x = call.view(0)?.clone();
     let weights = [1, 3].map(|i| call.view(i).map(|w| w.permute(&[1, 0])));
     let [gate, up] = weights;
     let biases = vec![call.optional(2).cloned(), call.optional(4).cloned()];
     // A vector is a matrix of one row.
     let x = if x.shape.len() == 1 { x.broadcast(&[1, x.shape[0]]) } else { x };
-    run(call, x, vec![gate?, up?], biases, vec![], block)
+    run(call, x, vec![gate?, up?], biases, vec![], contraction)
 }
 
 fn run<'a>(
@@ -44,9 +78,21 @@ fn run<'a>(
     bs: Vec<View<'a>>,
     biases: Vec<Option<View<'a>>>,
     captures: Vec<View<'a>>,
-    block: &Block,
+    contraction: &Contraction,
 ) -> Outcome {
-    with_number!(a.dtype, T => run_in::<T>(call, a, bs, biases, captures, block))
+    with_number!(a.dtype, T => run_in::<T>(call, a, bs, biases, captures, contraction))
+}
+
+/// The extents of `a · b`, leading dims broadcast.
+fn product_shape(a: &View<'_>, b: &View<'_>) -> Extents {
+    let batches = [a, b].map(|view| &view.shape[..view.shape.len() - 2]);
+    let rank = batches[0].len().max(batches[1].len());
+    let at = |batch: &[usize], i: usize| (i + batch.len()).checked_sub(rank).map_or(1, |i| batch[i]);
+    let extent = |i: usize| match (at(batches[0], i), at(batches[1], i)) {
+        (1, other) => other,
+        (own, _) => own,
+    };
+    (0..rank).map(extent).chain([a.shape[a.shape.len() - 2], b.shape[b.shape.len() - 1]]).collect()
 }
 
 /// The batches of a view's last two dims, broadcast against the output's.
@@ -82,15 +128,13 @@ fn run_in<'a, T: Number>(
     bs: Vec<View<'a>>,
     biases: Vec<Option<View<'a>>>,
     captures: Vec<View<'a>>,
-    block: &Block,
+    contraction: &Contraction,
 ) -> Outcome {
+    let block = &contraction.block;
     if (0..bs.len()).any(|i| block.param_class(i) != T::CLASS) || bs.iter().any(|b| Class::of(b.dtype) != Some(T::CLASS)) {
         return Ok(Taken::Refused);
     }
-    let mut shape = call.outputs[0].shape.clone();
-    if shape.len() == 1 {
-        shape.insert(0, 1);
-    }
+    let shape = product_shape(&a, &bs[0]);
     let (batch, matrix) = shape.split_at(shape.len() - 2);
     let (m, n, k) = (matrix[0], matrix[1], a.shape[a.shape.len() - 1]);
     let (batch, m, a) = fold_rows(batch, m, a, &bs);
@@ -103,9 +147,17 @@ fn run_in<'a, T: Number>(
     let tasks: Vec<(usize, Range<usize>, Range<usize>)> = (0..copies)
         .flat_map(|copy| ranges(n, cols).flat_map(move |c| even_ranges(m, rows).map(move |r| (copy, r, c.clone()))))
         .collect();
-    let epilogue = Epilogue { block, captures, outputs: call.shared() };
+    let scratch = call.scratch;
+    let all = shape.iter().product();
+    let mut loans: Vec<Loan<'_>> = contraction.folds.iter().map(|fold| fold.lend(scratch, all)).collect();
+    let outputs = call.shared();
+    let (stored, folded) = outputs.split_at(outputs.len() - contraction.folds.len());
+    let mut destinations = stored.to_vec();
+    destinations.extend(contraction.folds.iter().zip(&mut loans).map(|(fold, loan)| fold.values(loan, all)));
+    let places = places(&destinations, contraction.packed, contraction.interleaved, n);
+    let epilogue = Epilogue { block, captures, places, columns: n };
     let defined = AtomicBool::new(true);
-    tasks.into_par_iter().for_each_init(Scratch::default, |scratch: &mut Scratch<T>, (copy, r, c)| {
+    tasks.into_par_iter().for_each_init(Tiles::default, |scratch: &mut Tiles<T>, (copy, r, c)| {
         let left = Panel::of(&a.get(copy), r.clone(), 0..k, &mut scratch.a);
         scratch.tiles.resize_with(bs.len(), Vec::new);
         for (b, tile) in bs.iter().zip(&mut scratch.tiles) {
@@ -119,23 +171,26 @@ fn run_in<'a, T: Number>(
             .map(|(tile, bias)| Lane { tile, bias: bias.as_ref().map(|bias| &bias[c.clone()]) })
             .collect();
         // SAFETY: tasks cover disjoint blocks of the output.
-        let whole = unsafe { epilogue.apply(&lanes, r, c.len(), |row| (copy * m + row) * n + c.start) };
+        let whole = unsafe { epilogue.apply(&lanes, r, c, |row| copy * m + row) };
         if !whole {
             defined.store(false, Ordering::Relaxed);
         }
     });
+    for ((fold, loan), &(memory, size)) in contraction.folds.iter().zip(&mut loans).zip(folded) {
+        fold.reduce(loan, [all / n.max(1), n], memory, size);
+    }
     Ok(if defined.into_inner() { Taken::Done } else { Taken::Refused })
 }
 
-struct Scratch<T> {
+struct Tiles<T> {
     a: Vec<T>,
     b: Vec<T>,
     tiles: Vec<Vec<T>>,
 }
 
-impl<T> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch { a: Vec::new(), b: Vec::new(), tiles: Vec::new() }
+impl<T> Default for Tiles<T> {
+    fn default() -> Tiles<T> {
+        Tiles { a: Vec::new(), b: Vec::new(), tiles: Vec::new() }
     }
 }
 

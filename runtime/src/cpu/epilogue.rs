@@ -1,7 +1,7 @@
 //! What happens to a block of accumulators while it is hot.
 
 use super::{
-    block::{BLOCK, Block, Fill},
+    block::{BLOCK, Block, Fill, Registers},
     call::Source,
     matrix::Number,
     shared::Shared,
@@ -12,10 +12,60 @@ use std::ops::Range;
 pub struct Epilogue<'a> {
     /// Its first parameters are the lanes' accumulators, then captures.
     pub block: &'a Block,
-    /// Captures, broadcast to the output's shape.
+    /// Captures, broadcast to the shape of the products.
     pub captures: Vec<Source<'a>>,
-    /// Where each result goes, with its element size.
-    pub outputs: Vec<(Shared<'a>, usize)>,
+    /// Where each result goes.
+    pub places: Vec<Place<'a>>,
+    /// Columns of the products.
+    pub columns: usize,
+}
+
+/// Where a result goes: element (row, column) is `row · row_stride + column · column_stride` from `start`.
+pub struct Place<'a> {
+    /// The output's memory.
+    pub memory: Shared<'a>,
+    /// Bytes of an element.
+    pub size: usize,
+    /// Elements before the first.
+    pub start: usize,
+    /// Elements from row to row.
+    pub row_stride: usize,
+    /// Elements from column to column.
+    pub column_stride: usize,
+}
+
+/// Where results of `columns` columns go: the first `packed` together in the first output, the others in one each.
+pub fn places<'a>(outputs: &[(Shared<'a>, usize)], packed: usize, interleaved: bool, columns: usize) -> Vec<Place<'a>> {
+    let together = (0..packed).map(|i| {
+        let (memory, size) = outputs[0];
+        let (start, column_stride) = if interleaved { (i, packed) } else { (i * columns, 1) };
+        Place { memory, size, start, row_stride: packed * columns, column_stride }
+    });
+    let apart = outputs[usize::from(packed > 0)..].iter();
+    let apart = apart.map(|&(memory, size)| Place { memory, size, start: 0, row_stride: columns, column_stride: 1 });
+    together.chain(apart).collect()
+}
+
+impl Place<'_> {
+    /// Writes `len` elements of a result from (row, column).
+    ///
+    /// # Safety
+    /// No other task may write these elements.
+    pub unsafe fn write(&self, block: &Block, registers: &Registers, result: usize, at: [usize; 3], stored: &mut Vec<u8>) {
+        let [row, column, len] = at;
+        let (size, from) = (self.size, self.start + row * self.row_stride + column * self.column_stride);
+        if self.column_stride == 1 {
+            // SAFETY: as the caller promises.
+            return block.store(registers, result, unsafe { self.memory.piece(from * size..(from + len) * size) });
+        }
+        stored.resize(len * size, 0);
+        block.store(registers, result, stored);
+        for (i, element) in stored.chunks_exact(size).enumerate() {
+            let to = (from + i * self.column_stride) * size;
+            // SAFETY: as the caller promises.
+            unsafe { self.memory.piece(to..to + size) }.copy_from_slice(element);
+        }
+    }
 }
 
 /// One lane's accumulators: a row-major block, and a bias added to each of its rows.
@@ -27,8 +77,8 @@ pub struct Lane<'a, T> {
 }
 
 impl Epilogue<'_> {
-    /// Applies the program to accumulators of class `T` and writes its results. Row r of the block is elements `at(r) .. at(r) + cols` of
-    /// the output; false where an integer op has no value.
+    /// Applies the program to accumulators of class `T` and writes its results. Row r of the block is row `row_of(r)` of the products; false
+    /// where an integer op has no value.
     ///
     /// # Safety
     /// No other task may write these elements.
@@ -36,27 +86,27 @@ impl Epilogue<'_> {
         &self,
         lanes: &[Lane<'_, T>],
         rows: Range<usize>,
-        cols: usize,
-        at: impl Fn(usize) -> usize,
+        columns: Range<usize>,
+        row_of: impl Fn(usize) -> usize,
     ) -> bool {
         let mut registers = self.block.registers();
-        let mut defined = true;
+        let (mut defined, mut stored) = (true, Vec::new());
         for (r, row) in rows.enumerate() {
-            for start in (0..cols).step_by(BLOCK) {
-                let len = BLOCK.min(cols - start);
+            let row = row_of(row);
+            for start in (0..columns.len()).step_by(BLOCK) {
+                let (len, column) = (BLOCK.min(columns.len() - start), columns.start + start);
                 for (i, lane) in lanes.iter().enumerate() {
-                    let from = &lane.tile[r * cols + start..][..len];
+                    let from = &lane.tile[r * columns.len() + start..][..len];
                     let bias = lane.bias.map(|bias| &bias[start..start + len]);
                     fill_lane(self.block.param(&mut registers, i, len), from, bias);
                 }
-                let element = at(row) + start;
                 for (i, capture) in self.captures.iter().enumerate() {
-                    capture.fill(self.block, &mut registers, lanes.len() + i, element, len);
+                    capture.fill(self.block, &mut registers, lanes.len() + i, row * self.columns + column, len);
                 }
                 defined &= self.block.run(&mut registers, len);
-                for (i, (memory, size)) in self.outputs.iter().enumerate() {
+                for (i, place) in self.places.iter().enumerate() {
                     // SAFETY: these elements are this task's own, as the caller promises.
-                    self.block.store(&registers, i, unsafe { memory.piece(element * size..(element + len) * size) });
+                    unsafe { place.write(self.block, &registers, i, [row, column, len], &mut stored) };
                 }
             }
         }

@@ -1,13 +1,12 @@
 //! Products by expert with an epilogue.
 
 use super::{
-    block::{BLOCK, Block, Registers},
+    block::{BLOCK, Block},
     call::{Call, Outcome, Source, Taken},
     contract::read_all,
-    epilogue::{Lane, fill_lane},
+    epilogue::{Lane, Place, fill_lane, places},
     experts::{Groups, gather, read_ids},
     matrix::{Number, Panel, multiply, with_number},
-    shared::Shared,
     view::View,
 };
 use eglu_ir::ops::ExpertContract;
@@ -21,11 +20,10 @@ use std::{
 pub fn expert_contract(call: &mut Call<'_>, op: &ExpertContract, block: &Block) -> Outcome {
     let (x, ids) = (call.view(0)?.clone(), read_ids(call.view(1)?));
     let weights = (2..2 + op.lanes).map(|i| call.view(i).map(|w| w.permute(&[0, 2, 1]))).collect::<Result<Vec<_>, _>>()?;
-    let groups = Groups::of(&ids, weights[0].shape[0]);
+    let rows = if op.grouped { x.shape[0] } else { ids.len() };
+    let groups = if op.grouped { Groups::by_ends(&ids, rows) } else { Some(Groups::of(&ids, weights[0].shape[0])) };
     // Rows of no expert, and tables of another class, are the evaluator's.
-    if groups.rows.len() < ids.len() {
-        return Ok(Taken::Refused);
-    }
+    let Some(groups) = groups.filter(|groups| groups.rows.len() == rows) else { return Ok(Taken::Refused) };
     with_number!(x.dtype, T => run::<T>(call, op, &x, &weights, &groups, block))
 }
 
@@ -53,7 +51,7 @@ fn run<T: Number>(
     gather(x, &groups.rows, op.repeat, packed);
     let packed = &*packed;
     let outputs = call.shared();
-    let places = places(op, &outputs, n);
+    let places = places(&outputs, op.packed, op.interleaved, n);
     let epilogue = Epilogue { block, tables: &tables, captures, places, columns: n };
     let defined = AtomicBool::new(true);
     groups.tasks(n).into_par_iter().for_each_init(
@@ -62,7 +60,8 @@ fn run<T: Number>(
             let left = Panel::dense(&packed[r.start * k..r.end * k], r.len(), k);
             for (tile, w) in tiles.iter_mut().zip(weights) {
                 tile.resize((r.len() * c.len()).max(tile.len()), T::default());
-                multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), widened), tile, c.len(), n);
+                // Lanes are parts of one product, whose width decides the order of sums.
+                multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), widened), tile, c.len(), op.lanes * n);
             }
             // SAFETY: each row belongs to one expert, and tasks cover disjoint columns.
             if !unsafe { epilogue.apply(tiles, expert, &groups.rows[r], c) } {
@@ -71,26 +70,6 @@ fn run<T: Number>(
         },
     );
     Ok(if defined.into_inner() { Taken::Done } else { Taken::Refused })
-}
-
-/// Where a result goes: element (row, column) is `row · row_stride + column · column_stride` from `start`.
-struct Place<'a> {
-    memory: Shared<'a>,
-    size: usize,
-    start: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-fn places<'a>(op: &ExpertContract, outputs: &[(Shared<'a>, usize)], n: usize) -> Vec<Place<'a>> {
-    let together = (0..op.packed).map(|i| {
-        let (memory, size) = outputs[0];
-        let (start, column_stride) = if op.interleaved { (i, op.packed) } else { (i * n, 1) };
-        Place { memory, size, start, row_stride: op.packed * n, column_stride }
-    });
-    let apart = outputs[usize::from(op.packed > 0)..].iter();
-    let apart = apart.map(|&(memory, size)| Place { memory, size, start: 0, row_stride: n, column_stride: 1 });
-    together.chain(apart).collect()
 }
 
 struct Epilogue<'a, T> {
@@ -133,27 +112,5 @@ impl<T: Number> Epilogue<'_, T> {
             }
         }
         defined
-    }
-}
-
-impl Place<'_> {
-    /// Writes `len` elements of a result from (row, column).
-    ///
-    /// # Safety
-    /// No other task may write these elements.
-    unsafe fn write(&self, block: &Block, registers: &Registers, result: usize, at: [usize; 3], stored: &mut Vec<u8>) {
-        let [row, column, len] = at;
-        let (size, from) = (self.size, self.start + row * self.row_stride + column * self.column_stride);
-        if self.column_stride == 1 {
-            // SAFETY: as the caller promises.
-            return block.store(registers, result, unsafe { self.memory.piece(from * size..(from + len) * size) });
-        }
-        stored.resize(len * size, 0);
-        block.store(registers, result, stored);
-        for (i, element) in stored.chunks_exact(size).enumerate() {
-            let to = (from + i * self.column_stride) * size;
-            // SAFETY: as the caller promises.
-            unsafe { self.memory.piece(to..to + size) }.copy_from_slice(element);
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Outcome, Source, Taken},
-    epilogue::{Epilogue, Lane},
+    epilogue::{Epilogue, Lane, places},
     matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
     view::View,
 };
@@ -37,6 +37,14 @@ impl Groups {
             starts[e] += 1;
         }
         Groups { rows, ranges }
+    }
+
+    /// Rows that lie by expert, each expert's up to its end; `None` where the ends do not ascend within so many rows.
+    pub fn by_ends(ends: &[i64], rows: usize) -> Option<Groups> {
+        let bounds = std::iter::once(0).chain(ends.iter().map(|&end| usize::try_from(end).unwrap_or(usize::MAX)));
+        let bounds: Vec<usize> = bounds.collect();
+        let last = bounds.last().copied().filter(|&end| end <= rows && bounds.is_sorted())?;
+        Some(Groups { rows: (0..last).collect(), ranges: bounds.windows(2).map(|pair| pair[0]..pair[1]).collect() })
     }
 
     /// Blocks of work: an expert, some of its rows (positions in `rows`), some columns.
@@ -96,14 +104,9 @@ pub fn expert_matmul(call: &mut Call<'_>, block: &Block) -> Outcome {
 pub fn grouped_mm(call: &mut Call<'_>, block: &Block) -> Outcome {
     let (x, w, offs) = (call.view(0)?.clone(), call.view(1)?.clone(), read_ids(call.view(2)?));
     let rows = x.shape[0];
-    let bounds: Vec<usize> = std::iter::once(0).chain(offs.iter().map(|&o| usize::try_from(o).unwrap_or(usize::MAX))).collect();
-    if bounds.windows(2).any(|pair| pair[0] > pair[1]) || bounds.last().is_some_and(|&end| end > rows) {
-        return Ok(Taken::Refused);
-    }
-    let end = bounds.last().copied().unwrap_or(0);
+    let Some(groups) = Groups::by_ends(&offs, rows) else { return Ok(Taken::Refused) };
     let row_bytes = call.outputs[0].bytes.len() / rows.max(1);
-    call.outputs[0].bytes[end * row_bytes..].fill(0);
-    let groups = Groups { rows: (0..end).collect(), ranges: bounds.windows(2).map(|pair| pair[0]..pair[1]).collect() };
+    call.outputs[0].bytes[groups.rows.len() * row_bytes..].fill(0);
     with_number!(x.dtype, T => {
         let len = groups.rows.len() * x.shape[1];
         let mut loan = call.scratch.lend::<T>(len);
@@ -127,7 +130,7 @@ fn grouped<T: Number>(
     }
     let (k, n) = (w.shape[1], w.shape[2]);
     let bias = bias.map(|bias| super::contract::read_all::<T>(&bias));
-    let epilogue = Epilogue { block, captures: vec![], outputs: call.shared() };
+    let epilogue = Epilogue { block, captures: vec![], places: places(&call.shared(), 0, false, n), columns: n };
     groups.tasks(n).into_par_iter().for_each_init(
         || (Vec::new(), Vec::new()),
         |(scratch, tile), (expert, r, c)| {
@@ -136,7 +139,7 @@ fn grouped<T: Number>(
             multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), scratch), tile, c.len(), n);
             let bias = bias.as_ref().map(|bias| &bias[expert * n + c.start..expert * n + c.end]);
             // SAFETY: each row belongs to one expert, and tasks cover disjoint columns. The program is a rounding: always defined.
-            unsafe { epilogue.apply(&[Lane { tile, bias }], r, c.len(), |i| groups.rows[i] * n + c.start) };
+            unsafe { epilogue.apply(&[Lane { tile, bias }], r, c, |i| groups.rows[i]) };
         },
     );
     Ok(Taken::Done)

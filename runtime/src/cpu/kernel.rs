@@ -3,7 +3,8 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
-    contract, convolution, copy, expert_contract, experts, gather, moe, outer, pointwise,
+    contract::{self, Contraction},
+    convolution, copy, expert_contract, experts, gather, moe, outer, pointwise,
     reduce::Reduction,
     rows,
     view::View,
@@ -27,10 +28,8 @@ pub enum Kernel {
     Copy,
     /// Reductions over the first so many operands.
     Reduce(Box<Reduction>, usize),
-    /// A product with so many lanes, and an epilogue.
-    Contract(usize, Block),
-    /// A product and a rounding.
-    MatMul(Block),
+    /// A product with an epilogue.
+    Contract(Box<Contraction>),
     /// Rows grouped by offsets.
     GroupedMm(Block),
     /// Rows grouped by ids.
@@ -40,7 +39,7 @@ pub enum Kernel {
     /// Sums of outer products by ids; how often rows of both operands repeat.
     ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
-    DenseGlu(Block),
+    DenseGlu(Box<Contraction>),
     /// A whole block.
     Moe(Block),
     /// Along a dim; true for its logarithm.
@@ -91,13 +90,13 @@ impl Kernel {
                 let reduction = Reduction::new(prologue, &op.kinds, &op.dims, epilogue)?;
                 Kernel::Reduce(Box::new(reduction), op.prologue.params.len())
             }
-            Op::MatMul(_) => Kernel::MatMul(rounding()?),
-            Op::Contract(op) => Kernel::Contract(op.lanes, Block::new(&op.program)?),
+            Op::MatMul(_) => Kernel::Contract(Box::new(Contraction::plain(rounding()?))),
+            Op::Contract(op) => Kernel::Contract(Box::new(Contraction::new(op)?)),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
             Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Block::new(&op.program)?))),
             Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
-            Op::DenseGlu(op) => Kernel::DenseGlu(Block::new(&op.program)?),
+            Op::DenseGlu(op) => Kernel::DenseGlu(Box::new(Contraction::gated(Block::new(&op.program)?))),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),
             Op::RmsNorm(op) => Kernel::RmsNorm(op.eps.as_f64()),
@@ -127,13 +126,12 @@ impl Kernel {
                 Ok(Taken::Done)
             }
             Kernel::Reduce(reduction, inputs) => reduction.run(call, *inputs),
-            Kernel::Contract(lanes, block) => contract::contract(call, *lanes, block),
-            Kernel::MatMul(block) => contract::matmul(call, block),
+            Kernel::Contract(contraction) => contract::contract(call, contraction),
             Kernel::GroupedMm(block) => experts::grouped_mm(call, block),
             Kernel::ExpertMatmul(block) => experts::expert_matmul(call, block),
             Kernel::ExpertContract(contract) => expert_contract::expert_contract(call, &contract.0, &contract.1),
             Kernel::ExpertOuter(block, repeats) => outer::expert_outer(call, block, *repeats),
-            Kernel::DenseGlu(block) => contract::dense_glu(call, block),
+            Kernel::DenseGlu(contraction) => contract::dense_glu(call, contraction),
             Kernel::Moe(block) => moe::moe(call, block),
             Kernel::Softmax(dim, log) => rows::softmax(call, *dim, *log),
             Kernel::RmsNorm(eps) => rows::rms_norm(call, *eps),

@@ -12,6 +12,7 @@ mod dots;
 mod epilogue;
 mod expert_contract;
 mod experts;
+mod fold;
 mod gather;
 mod kernel;
 mod matrix;

@@ -7,7 +7,10 @@ use super::{
     scratch::Scratch,
     view::{View, ViewError, extents},
 };
-use crate::{Backend, KernelTime, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory, memory::MemoryPlan};
+use crate::{
+    Backend, KernelTime, OnDevice, RunTime, RuntimeError, StepTime, Timed, WeightSource, memory,
+    memory::{MemoryPlan, MemoryReport},
+};
 use eglu_codegen::{Arg, BufferId, Plan, Source, Step, TensorRef};
 use eglu_ir::{Bindings, Tensor};
 use rayon::ThreadPool;
@@ -85,6 +88,16 @@ impl Backend for CpuExecutable {
 
     fn prepare<'a>(&'a self, inputs: &[Tensor], bindings: &Bindings) -> Result<Box<dyn Timed + 'a>, RuntimeError> {
         Ok(Box::new(Run::new(self, inputs, bindings)?))
+    }
+
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
+        let (memory, bytes) = (memory::plan_steps(&self.plan, bindings)?, memory::sizes(&self.plan, bindings)?);
+        let weights = self.fixed.iter().flatten().map(|tensor| tensor.bytes().len() as u64).sum();
+        Ok(MemoryReport::new(&self.plan, [], (&memory, &bytes), weights))
+    }
+
+    fn on_device(&self) -> Option<&dyn OnDevice> {
+        None
     }
 }
 

@@ -1,24 +1,32 @@
 //! A plan under one choice of its dims: where everything lies, and each launch ready to go.
 
-use super::{CudaError, driver::Driver, functions::Functions, maps::Map, stream::Call};
-use crate::memory::{self, MemoryPlan};
-use eglu_codegen::{
-    Source,
-    cuda::{CudaPlan, KernelArg, Memory},
+use super::{
+    CudaError,
+    context::Context,
+    driver::Driver,
+    executable::Loaded,
+    maps::Map,
+    place::Base,
+    replay::{Recording, Replay},
+    stream::Call,
 };
+use crate::memory::MemoryPlan;
+use eglu_codegen::cuda::{CudaPlan, KernelArg, Memory};
 use eglu_ir::{Bindings, Dim};
 use std::{cell::Cell, ffi::c_void, sync::Arc};
 
 /// Most blocks of a grid along x, y and z (CUDA C++ programming guide, technical specifications).
 const MOST_BLOCKS: [i64; 3] = [i32::MAX as i64, 65_535, 65_535];
 
-/// Launches with all arguments in place. What changes between runs is the arena's address alone.
+/// Launches with all arguments in place. What changes between runs are the addresses of the arena and of what the caller lends.
 pub(super) struct Bound {
-    /// The values of the plan's symbols, in their order.
-    pub(super) key: Vec<i64>,
+    /// The values of the plan's symbols.
+    pub(super) bindings: Bindings,
+    /// The extents of all inputs, one after the other: what tells one choice of dims from another.
+    pub(super) extents: Vec<usize>,
     /// Where buffers, then scratch, lie in the arena; sizes beside.
     pub(super) memory: MemoryPlan,
-    /// Bytes of each buffer of the plan.
+    /// Bytes of each buffer of the plan, then of each scratch.
     pub(super) buffer_bytes: Vec<u64>,
     /// Launches with at least one block, in order.
     pub(super) calls: Vec<Call>,
@@ -26,77 +34,68 @@ pub(super) struct Bound {
     pub(super) launch_of: Vec<usize>,
     /// Every argument of every call; parameters point in here.
     values: Vec<Cell<u64>>,
-    /// What of `values` is an address in the arena.
-    in_arena: Vec<usize>,
     /// Tensor maps among the arguments; parameters point in here, too.
     maps: Vec<Map>,
     /// The addresses of `values` and `maps`; calls point in here.
     params: Vec<*mut c_void>,
-    /// The arena's address that `values` are made for.
-    base: u64,
+    /// What holds an address relative to each base.
+    patches: Vec<Vec<Patch>>,
+    /// The addresses that `values` and `maps` are made for.
+    bases: Vec<u64>,
+    /// The launches as one graph, once there is one.
+    replay: Replay,
+}
+
+/// An argument that follows a base.
+struct Patch {
+    call: usize,
+    place: Place,
+}
+
+/// Where an argument is kept.
+enum Place {
+    Value(usize),
+    Map(usize),
 }
 
 // SAFETY: the pointers lead into `values` and `params` of the same object, as into `maps`, whose heap blocks stay where they are when it moves.
 unsafe impl Send for Bound {}
 
 impl Bound {
-    /// `resident` has the address of each buffer that is not in the arena, `counters` is that of the session's counters.
+    /// `counters` is the address of the session's counters; inputs and results are `lent` by the caller, or lie in the arena.
     pub(super) fn new(
         driver: &Driver,
-        plan: &CudaPlan,
-        functions: &Functions,
-        resident: &[Option<u64>],
+        loaded: &Loaded,
         counters: u64,
-        bindings: &Bindings,
+        (bindings, extents): (Bindings, Vec<usize>),
+        lent: bool,
     ) -> Result<Bound, CudaError> {
-        let key = key(plan, bindings);
-        let (memory, buffer_bytes) = place(plan, bindings)?;
+        let plan = &loaded.plan;
+        let (memory, buffer_bytes) = loaded.layout.place(plan, &bindings, lent)?;
+        let count = loaded.layout.bases(plan);
         let mut bound = Bound {
-            key,
+            bindings,
+            extents,
             memory,
             buffer_bytes,
             calls: vec![],
             launch_of: vec![],
             values: vec![],
-            in_arena: vec![],
             maps: vec![],
             params: vec![],
-            base: 0,
+            patches: (0..count).map(|_| vec![]).collect(),
+            bases: vec![0; count],
+            replay: Replay::default(),
         };
         let (mut starts, mut of_map) = (vec![], vec![]);
         for (i, launch) in plan.launches.iter().enumerate() {
-            let grid = grid(plan, i, bindings)?;
-            let Some(grid) = grid else { continue };
+            let Some(grid) = grid(plan, i, &bound.bindings)? else { continue };
             starts.push(of_map.len());
             for arg in &launch.args {
-                let of = || format!("an argument of kernel `{}`", launch.entry);
-                let missing = || CudaError::Inconsistent {
-                    plan: plan.plan.name.clone(),
-                    why: format!("kernel `{}` of step `{}` reads memory that is never alive", launch.entry, step_name(plan, i)),
-                };
                 of_map.push(matches!(arg, KernelArg::TensorMap(_)));
-                match arg {
-                    KernelArg::TensorMap(map) => {
-                        let place = bound.address(plan, resident, counters, map.memory).ok_or_else(missing)?;
-                        let map = Map::new(map, place, |dim| eval(dim, bindings, of))?;
-                        // What lies in the arena is encoded when its address is known.
-                        if !place.1 {
-                            map.encode(driver, 0)?;
-                        }
-                        bound.maps.push(map);
-                    }
-                    KernelArg::Int(dim) => bound.values.push(Cell::new(eval(dim, bindings, of)? as u64)),
-                    KernelArg::Pointer { memory, offset } => {
-                        let offset = eval(offset, bindings, of)? as u64;
-                        let (address, in_arena) = bound.address(plan, resident, counters, *memory).ok_or_else(missing)?;
-                        if in_arena {
-                            bound.in_arena.push(bound.values.len());
-                        }
-                        bound.values.push(Cell::new(address.wrapping_add(offset)));
-                    }
-                }
+                bound.add(driver, loaded, (i, arg), counters, lent)?;
             }
-            let (function, none) = (functions.of_launch[i], std::ptr::null_mut());
+            let (function, none) = (loaded.functions.of_launch[i], std::ptr::null_mut());
             let (block, shared_bytes, overlaps) = (launch.block, launch.shared_bytes, launch.overlaps);
             bound.calls.push(Call { function, grid, block, shared_bytes, overlaps, params: none });
             bound.launch_of.push(i);
@@ -114,63 +113,91 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Turns all arena addresses to an arena that starts at `base`.
-    pub(super) fn rebase(&mut self, driver: &Driver, base: u64) -> Result<(), CudaError> {
-        if base != self.base {
-            for &i in &self.in_arena {
-                let value = &self.values[i];
-                value.set(value.get().wrapping_sub(self.base).wrapping_add(base));
+    /// Adds an argument of launch `i`.
+    fn add(
+        &mut self,
+        driver: &Driver,
+        loaded: &Loaded,
+        (i, arg): (usize, &KernelArg),
+        counters: u64,
+        lent: bool,
+    ) -> Result<(), CudaError> {
+        let (plan, call) = (&loaded.plan, self.calls.len());
+        let entry = &plan.launches[i].entry;
+        let of = || format!("an argument of kernel `{entry}`");
+        let find = |bound: &Bound, memory| {
+            bound.address(loaded, counters, memory, lent).ok_or_else(|| CudaError::Inconsistent {
+                plan: plan.plan.name.clone(),
+                why: format!("kernel `{entry}` of step `{}` reads memory that is never alive", step_name(plan, i)),
+            })
+        };
+        let (base, place) = match arg {
+            KernelArg::TensorMap(map) => {
+                let (address, base) = find(self, map.memory)?;
+                let map = Map::new(map, address, |dim| eval(dim, &self.bindings, of))?;
+                // What follows a base is encoded when its address is known.
+                if base == Base::Fixed {
+                    map.encode(driver, 0)?;
+                }
+                self.maps.push(map);
+                (base, Place::Map(self.maps.len() - 1))
             }
-            self.base = base;
-            self.maps.iter().filter(|map| map.in_arena).try_for_each(|map| map.encode(driver, base))?;
+            KernelArg::Int(dim) => {
+                self.values.push(Cell::new(eval(dim, &self.bindings, of)? as u64));
+                return Ok(());
+            }
+            KernelArg::Pointer { memory, offset } => {
+                let offset = eval(offset, &self.bindings, of)? as u64;
+                let (address, base) = find(self, *memory)?;
+                self.values.push(Cell::new(address.wrapping_add(offset)));
+                (base, Place::Value(self.values.len() - 1))
+            }
+        };
+        if let Base::At(base) = base {
+            self.patches[base].push(Patch { call, place });
         }
         Ok(())
     }
 
-    /// The address of memory; relative to the arena's start where the second part says so.
-    fn address(&self, plan: &CudaPlan, resident: &[Option<u64>], counters: u64, memory: Memory) -> Option<(u64, bool)> {
-        let slot = match memory {
-            Memory::Buffer(id) => match resident.get(id) {
-                Some(Some(address)) => return Some((*address, false)),
-                _ => id,
-            },
-            Memory::Scratch(i) => plan.plan.buffers.len() + i,
-            Memory::Counters => return Some((counters, false)),
-        };
-        Some((self.memory.offsets.get(slot).copied().flatten()?, true))
-    }
-}
-
-/// The values of the plan's symbols, in their order: what tells one choice of dims from another.
-pub(super) fn key(plan: &CudaPlan, bindings: &Bindings) -> Vec<i64> {
-    plan.plan.symbols.keys().map(|symbol| bindings.get(symbol).copied().unwrap_or(0)).collect()
-}
-
-/// Places inputs, intermediate values and scratch in one arena.
-fn place(plan: &CudaPlan, bindings: &Bindings) -> Result<(MemoryPlan, Vec<u64>), CudaError> {
-    let mut lives = plan.plan.lifetimes();
-    let mut bytes = vec![];
-    for (buffer, life) in plan.plan.buffers.iter().zip(&mut lives) {
-        let numel = eval(&buffer.numel, bindings, || buffer.name.to_string())?;
-        bytes.push(size(plan, &buffer.name, numel, buffer.dtype.size() as i64)?);
-        match buffer.source {
-            Source::Step => {}
-            // To the end, so that the same inputs can be run again.
-            Source::Input(_) => *life = life.map(|_| (0, plan.plan.steps.len())),
-            Source::Weight(_) | Source::Constant(_) => *life = None,
+    /// Turns arguments to these addresses, one for each base. After an error the launches are of no more use.
+    pub(super) fn rebase(&mut self, driver: &Driver, bases: &[u64]) -> Result<(), CudaError> {
+        for (i, (&to, from)) in bases.iter().zip(&mut self.bases).enumerate() {
+            if to == *from {
+                continue;
+            }
+            for patch in &self.patches[i] {
+                match patch.place {
+                    Place::Value(at) => {
+                        let value = &self.values[at];
+                        value.set(value.get().wrapping_sub(*from).wrapping_add(to));
+                    }
+                    Place::Map(at) => self.maps[at].encode(driver, to)?,
+                }
+                self.replay.outdate(patch.call);
+            }
+            *from = to;
         }
+        Ok(())
     }
-    let buffer_bytes = bytes.clone();
-    for scratch in &plan.scratch {
-        bytes.push(size(plan, &scratch.name, eval(&scratch.bytes, bindings, || scratch.name.clone())?, 1)?);
-        lives.push(Some((scratch.step, scratch.last)));
-    }
-    Ok((memory::plan(&lives, &bytes), buffer_bytes))
-}
 
-fn size(plan: &CudaPlan, name: &str, count: i64, each: i64) -> Result<u64, CudaError> {
-    let bytes = count.checked_mul(each).filter(|bytes| (0..1 << 48).contains(bytes));
-    bytes.map(|bytes| bytes as u64).ok_or_else(|| CudaError::TooLarge { plan: plan.plan.name.clone(), name: name.into() })
+    /// The graph to replay for this run, up to date; `None` where launching is as good or the only way.
+    pub(super) fn replay(&mut self, context: &Arc<Context>) -> Option<&Recording> {
+        self.replay.next(context, &self.calls)
+    }
+
+    /// The address of memory, and what it is relative to.
+    fn address(&self, loaded: &Loaded, counters: u64, memory: Memory, lent: bool) -> Option<(u64, Base)> {
+        let slot = match memory {
+            Memory::Counters => return Some((counters, Base::Fixed)),
+            Memory::Scratch(i) => loaded.plan.plan.buffers.len() + i,
+            Memory::Buffer(id) => match (loaded.resident.get(id), loaded.layout.base(&loaded.plan, id, lent)) {
+                (Some(Some(address)), _) => return Some((*address, Base::Fixed)),
+                (_, Base::At(0)) => id,
+                (_, base) => return Some((0, base)),
+            },
+        };
+        Some((self.memory.offsets.get(slot).copied().flatten()?, Base::At(0)))
+    }
 }
 
 /// The grid of a launch; `None` if it has no blocks.
@@ -193,7 +220,8 @@ fn grid(plan: &CudaPlan, i: usize, bindings: &Bindings) -> Result<Option<[u32; 3
     Ok(Some(grid.map(|blocks| blocks as u32)))
 }
 
-fn eval(dim: &Dim, bindings: &Bindings, what: impl FnOnce() -> String) -> Result<i64, CudaError> {
+/// The value of a dim that is (part of) `what`.
+pub(super) fn eval(dim: &Dim, bindings: &Bindings, what: impl FnOnce() -> String) -> Result<i64, CudaError> {
     dim.eval(bindings).map_err(|error| CudaError::Dim { what: what(), error })
 }
 

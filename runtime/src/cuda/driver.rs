@@ -1,11 +1,13 @@
 //! The CUDA driver, behind a trait: cudarc's bindings where there is a driver, a model of one in tests.
 //!
 //! cudarc loads each symbol at its first call and panics where it is missing, so [`Driver::open`] looks for the library and for every symbol
-//! of the list below before the first call. Functions marked `query` are counted: a run in steady state must make none.
+//! of the list below before the first call. Functions marked `query` (of drivers, devices, contexts, attributes or free memory) and `resource`
+//! (which make or destroy memory, streams, events, modules and graphs) are counted: a run in steady state must make neither.
 
 use super::CudaError;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
-use cudarc::driver::sys::{CUfunction_attribute, CUlaunchConfig, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
+use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
+use cudarc::driver::sys::{CUfunction_attribute, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmodule};
+use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUtensorMap, CUtensorMapDataType};
 use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use libloading::Library;
 use std::{
@@ -70,6 +72,7 @@ macro_rules! driver_api {
         }
     };
     (@count query $driver:ident) => { $driver.queries.fetch_add(1, Ordering::Relaxed); };
+    (@count resource $driver:ident) => { $driver.resources.fetch_add(1, Ordering::Relaxed); };
     (@count work $driver:ident) => {};
 }
 
@@ -84,29 +87,46 @@ driver_api! {
     query cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     query cuGetErrorName(error: CUresult, name: *mut *const c_char);
     query cuGetErrorString(error: CUresult, text: *mut *const c_char);
-    work cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    query cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    resource cuDevicePrimaryCtxReset_v2(device: CUdevice);
+    work cuCtxSynchronize();
     work cuCtxSetCurrent(context: CUcontext);
-    work cuStreamCreate(stream: *mut CUstream, flags: c_uint);
-    work cuStreamDestroy_v2(stream: CUstream);
+    resource cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    resource cuStreamDestroy_v2(stream: CUstream);
     work cuStreamSynchronize(stream: CUstream);
-    work cuEventCreate(event: *mut CUevent, flags: c_uint);
-    work cuEventDestroy_v2(event: CUevent);
+    resource cuEventCreate(event: *mut CUevent, flags: c_uint);
+    resource cuEventDestroy_v2(event: CUevent);
     work cuEventRecord(event: CUevent, stream: CUstream);
+    work cuEventSynchronize(event: CUevent);
     work cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
-    work cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
-    work cuMemFree_v2(address: CUdeviceptr);
+    resource cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    resource cuMemFree_v2(address: CUdeviceptr);
+    resource cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
+    resource cuMemFreeHost(address: *mut c_void);
     work cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     work cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
     work cuMemsetD8Async(to: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
-    work cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
-    work cuModuleUnload(module: CUmodule);
-    work cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
-    work cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
+    resource cuModuleLoadData(module: *mut CUmodule, image: *const c_void);
+    resource cuModuleUnload(module: CUmodule);
+    query cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    query cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
     work cuTensorMapEncodeTiled(
         map: *mut CUtensorMap, dtype: CUtensorMapDataType, rank: c_uint, address: *mut c_void, dims: *const u64, strides: *const u64,
         tile: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle,
         promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill
     );
+    work cuTensorMapReplaceAddress(map: *mut CUtensorMap, address: *mut c_void);
+    work cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    query cuStreamGetCaptureInfo_v3(
+        stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, nodes: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData, count: *mut usize
+    );
+    work cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    resource cuGraphInstantiateWithFlags(replay: *mut CUgraphExec, graph: CUgraph, flags: u64);
+    resource cuGraphDestroy(graph: CUgraph);
+    resource cuGraphExecDestroy(replay: CUgraphExec);
+    work cuGraphExecKernelNodeSetParams_v2(replay: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS);
+    work cuGraphLaunch(replay: CUgraphExec, stream: CUstream);
     work cuLaunchKernelEx(
         config: *const CUlaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void
     );
@@ -119,10 +139,20 @@ driver_api! {
 /// The driver through cudarc's bindings; made only by [`Driver::open`].
 struct Cudarc;
 
+/// How often the driver was asked for something, or made or destroyed something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverCalls {
+    /// Questions about drivers, devices, contexts, kernels, attributes and free memory.
+    pub queries: u64,
+    /// Memory, streams, events, modules and graphs made or destroyed.
+    pub resources: u64,
+}
+
 /// A driver that has been initialised.
 pub(crate) struct Driver {
     api: Box<dyn Api>,
     queries: AtomicU64,
+    resources: AtomicU64,
 }
 
 const INSTALL: &str =
@@ -142,7 +172,7 @@ impl Driver {
 
     /// A driver over these functions.
     pub(crate) fn with(api: Box<dyn Api>) -> Result<Driver, CudaError> {
-        let driver = Driver { api, queries: AtomicU64::new(0) };
+        let driver = Driver { api, queries: AtomicU64::new(0), resources: AtomicU64::new(0) };
         // SAFETY: cuInit takes no pointers and may be called at any time.
         unsafe { driver.cuInit(0) }.map_err(|code| {
             let (name, text) = driver.describe(code);
@@ -151,9 +181,9 @@ impl Driver {
         Ok(driver)
     }
 
-    /// How many `query` calls were made so far.
-    pub(crate) fn queries(&self) -> u64 {
-        self.queries.load(Ordering::Relaxed)
+    /// What was counted so far.
+    pub(crate) fn calls(&self) -> DriverCalls {
+        DriverCalls { queries: self.queries.load(Ordering::Relaxed), resources: self.resources.load(Ordering::Relaxed) }
     }
 
     /// The CUDA version the driver supports, as major and minor.

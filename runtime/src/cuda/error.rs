@@ -35,8 +35,16 @@ pub enum CudaError {
     )]
     OutOfMemory { what: String, wanted: u64, free: u64, total: u64, ordinal: usize },
     /// A kernel broke the context.
-    #[error("a kernel of `{plan}` failed: {code} ({message}); {known}. The process can use this device no more: start it again")]
+    #[error(
+        "a kernel of `{plan}` failed: {code} ({message}); {known}. All that this process had on the device is lost: load executables anew"
+    )]
     Fault { plan: String, known: String, code: String, message: String },
+    /// The executable lived in a context that a fault ended.
+    #[error("a kernel failed earlier and took everything on device {ordinal} with it: load the executable anew")]
+    Lost { ordinal: usize },
+    /// What a caller lends does not fit.
+    #[error("{what} {why}")]
+    Lent { what: String, why: String },
     /// A launch beyond what the hardware takes.
     #[error("kernel `{entry}` of step `{step}` would be launched on a grid of {grid:?} blocks; {why}")]
     Launch { entry: String, step: Arc<str>, grid: [i64; 3], why: String },

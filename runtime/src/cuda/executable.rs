@@ -1,48 +1,61 @@
 //! A plan with its weights on a CUDA device.
 
 use super::{
-    CudaError, DeviceFacts,
+    Allocator, CudaError, DeviceFacts, DriverCalls,
+    allocator::Source,
     compile::{self, Cubin},
     context::{Context, DeviceMemory},
     functions::Functions,
+    lanes::Lanes,
+    place::Layout,
     session::Session,
     stream::Stream,
     timed::CudaTimed,
+    weights,
 };
-use crate::{Backend, Phases, RuntimeError, Timed, WeightSource, memory::ALIGN};
+use crate::{Backend, OnDevice, Phases, RuntimeError, Timed, WeightSource, memory::MemoryReport};
 use eglu_codegen::{
-    Plan, Source,
+    Plan,
     cuda::{CudaPlan, emit},
 };
 use eglu_ir::{Bindings, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Aids to finding faults, from the environment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Debug {
     /// `EGLU_POISON=1`: fill the arena with NaN before each run, so that reading what was never written shows.
     pub(super) poison: bool,
     /// `EGLU_SYNC=1`: wait for each kernel, so that a fault names its step.
     pub(super) wait_for_each: bool,
+    /// Not `EGLU_REPLAY=0`: launches are made a graph where that pays.
+    pub(super) replay: bool,
 }
 
 /// What all runs share.
 pub(super) struct Loaded {
     pub(super) plan: CudaPlan,
     pub(super) functions: Functions,
+    pub(super) layout: Layout,
     /// The address of each buffer that holds a weight or constant.
     pub(super) resident: Vec<Option<u64>>,
     /// Keeps those addresses valid.
-    _weights: DeviceMemory,
+    pub(super) weights: DeviceMemory,
+    /// Where arenas come from, as the weights did.
+    pub(super) allocator: Source,
     pub(super) debug: Debug,
 }
 
-/// A plan ready on a device: kernels loaded, weights in place. Threads may share it; each run has a stream and an arena of its own.
+/// A plan ready on a device: kernels loaded, weights in place. Threads may share it; each run, and each stream of the caller's, has an arena
+/// of its own.
 pub struct CudaExecutable {
     pub(super) context: Arc<Context>,
-    pub(super) loaded: Loaded,
     /// Sessions no run is using.
     idle: Mutex<Vec<Session>>,
+    /// Sessions of the caller's streams.
+    pub(super) lanes: Lanes,
+    /// After the sessions, which use it until they are dropped.
+    pub(super) loaded: Loaded,
 }
 
 impl CudaExecutable {
@@ -61,6 +74,20 @@ impl CudaExecutable {
         let facts = phases.time("device", || DeviceFacts::of(ordinal))?;
         let plan = phases.time("emit", || emit(plan, facts.target()))?;
         Self::load_in_phases(plan, weights, ordinal, phases)
+    }
+
+    /// [`CudaExecutable::build`] in memory of the caller's.
+    pub fn build_in(
+        plan: &Plan,
+        weights: WeightSource<'_>,
+        ordinal: usize,
+        allocator: Arc<dyn Allocator>,
+    ) -> Result<CudaExecutable, RuntimeError> {
+        let facts = DeviceFacts::of(ordinal)?;
+        let plan = emit(plan, facts.target())?;
+        let cubins = compile::compile(&plan.modules, &facts.arch()?)?;
+        let allocator = Source::Caller(allocator);
+        Self::with_memory(Context::open(ordinal)?, plan, &cubins, weights, (allocator, &Phases::default()))
     }
 
     /// Compiles the plan's kernels for device `ordinal`, or takes them from the cache, and uploads the weights.
@@ -99,13 +126,25 @@ impl CudaExecutable {
         weights: WeightSource<'_>,
         phases: &Phases,
     ) -> Result<CudaExecutable, RuntimeError> {
+        Self::with_memory(context, plan, cubins, weights, (Source::Driver, phases))
+    }
+
+    pub(super) fn with_memory(
+        context: Arc<Context>,
+        plan: CudaPlan,
+        cubins: &[Cubin],
+        weights: WeightSource<'_>,
+        (allocator, phases): (Source, &Phases),
+    ) -> Result<CudaExecutable, RuntimeError> {
         context.enter()?;
         let functions = phases.time("modules", || Functions::load(&context, &plan, cubins))?;
-        let (memory, resident) = phases.time("weights", || upload_weights(&context, &plan.plan, weights))?;
-        let set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
-        let debug = Debug { poison: set("EGLU_POISON"), wait_for_each: set("EGLU_SYNC") };
-        let loaded = Loaded { plan, functions, resident, _weights: memory, debug };
-        Ok(CudaExecutable { context, loaded, idle: Mutex::default() })
+        let (weights, resident) = phases.time("weights", || weights::upload(&context, &allocator, &plan.plan, weights))?;
+        let set = |name, to| std::env::var_os(name).is_some_and(|value| value == to);
+        let debug =
+            Debug { poison: set("EGLU_POISON", "1"), wait_for_each: set("EGLU_SYNC", "1"), replay: !set("EGLU_REPLAY", "0") };
+        let layout = Layout::of(&plan);
+        let loaded = Loaded { plan, functions, layout, resident, weights, allocator, debug };
+        Ok(CudaExecutable { context, idle: Mutex::default(), lanes: Lanes::default(), loaded })
     }
 
     /// The device's facts.
@@ -118,17 +157,26 @@ impl CudaExecutable {
         &self.loaded.plan
     }
 
-    /// How often the driver was asked for facts so far, by anyone in this process. A run in steady state asks nothing.
-    pub fn driver_queries(&self) -> u64 {
-        self.context.driver.queries()
+    /// What the driver was asked for and what was made and destroyed so far, by anyone in this process. A run in steady state adds nothing.
+    pub fn driver_calls(&self) -> DriverCalls {
+        self.context.driver.calls()
     }
 
-    /// A session of one's own, with the context entered and the launches for `bindings` ready.
-    pub(super) fn session(&self, bindings: &Bindings) -> Result<Session, CudaError> {
+    /// Bytes of the device's memory that nobody has taken. Asks the driver, which takes some microseconds.
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
+        self.context.free().map(|(free, _)| free)
+    }
+
+    /// A session of one's own, with the context entered, and launches ready for these inputs.
+    pub(super) fn session(&self, inputs: &[Tensor], bindings: &Bindings) -> Result<Session, RuntimeError> {
         self.context.enter()?;
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut session = idle.map_or_else(|| Session::new(&self.context), Ok)?;
-        session.bind(&self.loaded, bindings)?;
+        let mut session = match idle {
+            Some(session) => session,
+            None => Session::new(&self.context, &self.loaded, Stream::new(&self.context)?)?,
+        };
+        let extents = inputs.iter().flat_map(|input| input.shape().iter().copied());
+        session.ready(&self.loaded, extents, &|| Ok(bindings.clone()))?;
         Ok(session)
     }
 
@@ -152,11 +200,10 @@ impl Backend for CudaExecutable {
     }
 
     fn run(&self, inputs: &[Tensor], bindings: &Bindings) -> Result<Vec<Tensor>, RuntimeError> {
-        let session = self.session(bindings)?;
+        let mut session = self.session(inputs, bindings)?;
         session.upload(&self.loaded, inputs)?;
-        session.launch(&self.loaded)?;
-        let outputs = session.download(&self.loaded, bindings)?;
-        session.wait(&self.loaded)?;
+        session.issue(&self.loaded)?;
+        let outputs = session.download(&self.loaded)?;
         self.give_back(session);
         Ok(outputs)
     }
@@ -164,47 +211,16 @@ impl Backend for CudaExecutable {
     fn prepare<'a>(&'a self, inputs: &[Tensor], bindings: &Bindings) -> Result<Box<dyn Timed + 'a>, RuntimeError> {
         Ok(Box::new(CudaTimed::new(self, inputs, bindings)?))
     }
-}
 
-/// Puts weights and constants into one allocation. Weights are read one after the other, from the mapped file where there is one.
-fn upload_weights(
-    context: &Arc<Context>,
-    plan: &Plan,
-    weights: WeightSource<'_>,
-) -> Result<(DeviceMemory, Vec<Option<u64>>), RuntimeError> {
-    let mut offsets = vec![None; plan.buffers.len()];
-    let mut total = 0u64;
-    for (id, buffer) in plan.buffers.iter().enumerate() {
-        if matches!(buffer.source, Source::Weight(_) | Source::Constant(_)) {
-            let dim = |error| CudaError::Dim { what: buffer.name.to_string(), error };
-            let numel = buffer.numel.extent(&Bindings::new()).map_err(dim)?;
-            let too_large = || CudaError::TooLarge { plan: plan.name.clone(), name: buffer.name.to_string() };
-            let bytes = (numel as u64).checked_mul(buffer.dtype.size() as u64).ok_or_else(too_large)?;
-            offsets[id] = Some(total);
-            total = bytes.checked_next_multiple_of(ALIGN).and_then(|bytes| total.checked_add(bytes)).ok_or_else(too_large)?;
-        }
+    fn memory(&self, bindings: &Bindings) -> Result<MemoryReport, RuntimeError> {
+        let (memory, bytes) = self.loaded.layout.place(&self.loaded.plan, bindings, false)?;
+        let plan = &self.loaded.plan;
+        let scratch = plan.scratch.iter().zip(&bytes[plan.plan.buffers.len()..]);
+        let scratch = scratch.map(|(scratch, &bytes)| (scratch.name.as_str(), (scratch.step, scratch.last), bytes));
+        Ok(MemoryReport::new(self.plan(), scratch, (&memory, &bytes), self.loaded.weights.bytes()))
     }
-    let memory = context.allocate(total, &format!("the weights of `{}`", plan.name))?;
-    let stream = Stream::new(context)?;
-    for (buffer, offset) in plan.buffers.iter().zip(&mut offsets) {
-        let Some(offset) = offset else { continue };
-        *offset += memory.address();
-        let tensor = match &buffer.source {
-            Source::Weight(path) => weights(path)?,
-            Source::Constant(tensor) => tensor.clone(),
-            Source::Input(_) | Source::Step => continue,
-        };
-        let numel = buffer.numel.as_const().unwrap_or(-1);
-        if tensor.dtype() != buffer.dtype || tensor.numel() as i64 != numel {
-            return Err(RuntimeError::WeightType {
-                name: buffer.name.clone(),
-                want: format!("{numel} elements of {}", buffer.dtype),
-                found: format!("{tensor:?}"),
-            });
-        }
-        let failed = |code| context.driver.error(format!("copying weight `{}` to the device", buffer.name), code);
-        // The tensor may be dropped next, and some systems read pageable memory without staging it.
-        stream.upload(*offset, tensor.bytes()).and_then(|()| stream.wait()).map_err(failed)?;
+
+    fn on_device(&self) -> Option<&dyn OnDevice> {
+        Some(self)
     }
-    Ok((memory, offsets))
 }

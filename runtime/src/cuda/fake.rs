@@ -1,20 +1,23 @@
-//! A model of the driver on the host, for tests: device memory is host memory, kernels are closures, errors come on request.
+//! A model of the driver on the host, for tests: device memory is host memory, kernels are closures, errors come on request. It has two devices.
 //!
 //! Pointers come from the code under test, which keeps the contracts of the driver API; tests run under them as they would on a device.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::{
     context::Context,
+    counting::uncounted,
     device::DeviceFacts,
     driver::{Api, Driver},
 };
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUlaunchConfig};
-use cudarc::driver::sys::{CUfunction_attribute, CUmodule, CUresult, CUstream, CUtensorMap, CUtensorMapDataType};
+use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction};
+use cudarc::driver::sys::{CUfunction_attribute, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmodule};
+use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUtensorMap, CUtensorMapDataType};
 use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     sync::{Arc, Mutex, MutexGuard},
+    thread::ThreadId,
 };
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE as INVALID, CUDA_ERROR_OUT_OF_MEMORY as NO_MEMORY, CUDA_SUCCESS as OK};
@@ -37,13 +40,23 @@ impl Params {
     }
 }
 
-type Kernel = Box<dyn Fn(&Params) + Send + Sync>;
+/// A kernel: its name, the bytes of each parameter, and what it does.
+pub(super) type Kernel = (&'static str, &'static [usize], Box<dyn Fn(&Params) + Send + Sync>);
+
+/// A launch with its arguments, as a graph keeps it. The function is its position among the kernels, plus one.
+#[derive(Clone)]
+struct Node {
+    function: usize,
+    arguments: Vec<Box<[u128]>>,
+}
 
 /// What a test sees and steers.
 #[derive(Default)]
 pub(super) struct State {
     /// Live allocations, by address.
     memory: BTreeMap<u64, Vec<u128>>,
+    /// Pinned memory of the host, by address.
+    pinned: BTreeMap<u64, Vec<u128>>,
     /// Bytes there are.
     pub(super) total: usize,
     /// Names of the kernels launched, in order.
@@ -52,14 +65,49 @@ pub(super) struct State {
     pub(super) shared: BTreeMap<String, i32>,
     /// The error that waiting gives once this many kernels were launched.
     pub(super) fault: Option<(usize, CUresult)>,
-    /// Objects made and not yet destroyed: streams, events, modules.
+    /// Objects made and not yet destroyed: streams, events, modules, graphs.
     pub(super) objects: i64,
+    /// How often there was something made to replay, replayed, and updated.
+    pub(super) graphs: [usize; 3],
+    /// Device of each launch, in order.
+    pub(super) launched_on: Vec<usize>,
+    /// Copies between host and device.
+    copies: usize,
+    /// Take any address for device memory.
+    pub(super) foreign: bool,
+    /// Refuse to capture.
+    pub(super) no_capture: bool,
+    /// Handles given out.
+    serial: usize,
+    /// The context of each thread: a device's ordinal, plus one.
+    current: HashMap<ThreadId, usize>,
+    /// Launches by stream that is being captured, then by graph and by what is ready to launch.
+    captured: BTreeMap<usize, Vec<Node>>,
+    /// The node handed out last.
+    node: Box<usize>,
 }
+
+/// Nodes of a graph are numbered from its handle times this.
+const NODES: usize = 1 << 20;
 
 impl State {
     /// Bytes allocated, and objects alive.
     pub(super) fn usage(&self) -> (usize, i64) {
         (self.used(), self.objects)
+    }
+
+    /// [`usage`](State::usage), and bytes of pinned memory.
+    pub(super) fn holds(&self) -> ((usize, i64), usize) {
+        (self.usage(), self.pinned())
+    }
+
+    /// How many copies there were between host and device.
+    pub(super) fn memory_copies(&self) -> usize {
+        self.copies
+    }
+
+    fn pinned(&self) -> usize {
+        self.pinned.values().map(|block| block.len() * 16).sum()
     }
 
     fn used(&self) -> usize {
@@ -70,13 +118,12 @@ impl State {
 #[derive(Clone)]
 pub(super) struct Fake {
     state: Arc<Mutex<State>>,
-    kernels: Arc<Vec<(String, Kernel)>>,
+    kernels: Arc<Vec<Kernel>>,
 }
 
 impl Fake {
     /// A device with these kernels, `total` bytes of memory, and the facts of an H200.
-    pub(super) fn new(total: usize, kernels: Vec<(&str, Kernel)>) -> Fake {
-        let kernels = kernels.into_iter().map(|(name, kernel)| (name.to_string(), kernel)).collect();
+    pub(super) fn new(total: usize, kernels: Vec<Kernel>) -> Fake {
         Fake { state: Arc::new(Mutex::new(State { total, ..State::default() })), kernels: Arc::new(kernels) }
     }
 
@@ -85,15 +132,39 @@ impl Fake {
     }
 
     pub(super) fn context(&self) -> Arc<Context> {
+        self.context_of(0)
+    }
+
+    pub(super) fn context_of(&self, ordinal: usize) -> Arc<Context> {
         let driver = Arc::new(Driver::with(Box::new(self.clone())).unwrap());
-        let (facts, _) = DeviceFacts::read(&driver, 0).unwrap();
+        let (facts, _) = DeviceFacts::read(&driver, ordinal).unwrap();
         Context::with(driver, Arc::new(facts)).unwrap()
+    }
+
+    /// A stream of a caller's.
+    pub(super) fn stream(&self, number: usize) -> crate::Stream {
+        unsafe { crate::Stream::from_raw((number << 32) as *mut c_void) }
+    }
+
+    /// Runs a kernel, or keeps it where the stream is being captured.
+    fn launch(&self, function: usize, params: *mut *mut c_void, stream: usize) {
+        let (name, sizes, kernel) = &self.kernels[function - 1];
+        let mut state = self.state();
+        if let Some(nodes) = state.captured.get_mut(&stream) {
+            nodes.push(Node { function, arguments: copy(sizes, params) });
+            return;
+        }
+        let device = state.current.get(&std::thread::current().id()).copied().unwrap_or(0);
+        state.launched.push(name.to_string());
+        state.launched_on.push(device - 1);
+        drop(state);
+        kernel(&Params(params));
     }
 
     fn block(&self, address: u64, bytes: usize) -> bool {
         let state = self.state();
         let block = state.memory.range(..=address).next_back();
-        block.is_some_and(|(start, block)| address + bytes as u64 <= start + (block.len() * 16) as u64)
+        state.foreign || block.is_some_and(|(start, block)| address + bytes as u64 <= start + (block.len() * 16) as u64)
     }
 
     fn waited(&self) -> CUresult {
@@ -104,8 +175,9 @@ impl Fake {
     fn made<T>(&self, to: *mut *mut T) -> CUresult {
         let mut state = self.state();
         state.objects += 1;
+        state.serial += 1;
         // SAFETY: the caller passes a valid pointer.
-        unsafe { *to = state.objects as usize as *mut T };
+        unsafe { *to = state.serial as *mut T };
         OK
     }
 
@@ -113,6 +185,16 @@ impl Fake {
         self.state().objects -= 1;
         OK
     }
+}
+
+/// The arguments that parameters of these sizes point to.
+fn copy(sizes: &[usize], params: *mut *mut c_void) -> Vec<Box<[u128]>> {
+    let argument = |(i, &size): (usize, &usize)| {
+        let mut bytes = vec![0u128; size.div_ceil(16)].into_boxed_slice();
+        unsafe { bytes.as_mut_ptr().cast::<u8>().copy_from((*params.add(i)).cast(), size) };
+        bytes
+    };
+    sizes.iter().enumerate().map(argument).collect()
 }
 
 #[allow(unused_variables)]
@@ -125,7 +207,7 @@ impl Api for Fake {
         OK
     }
     unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> CUresult {
-        unsafe { *count = 1 };
+        unsafe { *count = 2 };
         OK
     }
     unsafe fn cuDeviceGet(&self, device: *mut CUdevice, ordinal: c_int) -> CUresult {
@@ -166,11 +248,21 @@ impl Api for Fake {
         INVALID
     }
     unsafe fn cuDevicePrimaryCtxRetain(&self, context: *mut CUcontext, device: CUdevice) -> CUresult {
-        unsafe { *context = 1 as CUcontext };
+        unsafe { *context = (device as usize + 1) as CUcontext };
+        OK
+    }
+    unsafe fn cuDevicePrimaryCtxReset_v2(&self, device: CUdevice) -> CUresult {
+        let mut state = self.state();
+        (state.objects, state.fault) = (0, None);
+        state.memory.clear();
         OK
     }
     unsafe fn cuCtxSetCurrent(&self, context: CUcontext) -> CUresult {
+        uncounted(|| self.state().current.insert(std::thread::current().id(), context as usize));
         OK
+    }
+    unsafe fn cuCtxSynchronize(&self) -> CUresult {
+        self.waited()
     }
     unsafe fn cuStreamCreate(&self, stream: *mut CUstream, flags: c_uint) -> CUresult {
         self.made(stream)
@@ -190,6 +282,9 @@ impl Api for Fake {
     unsafe fn cuEventRecord(&self, event: CUevent, stream: CUstream) -> CUresult {
         OK
     }
+    unsafe fn cuEventSynchronize(&self, event: CUevent) -> CUresult {
+        OK
+    }
     unsafe fn cuEventElapsedTime(&self, milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult {
         unsafe { *milliseconds = 2.0 };
         OK
@@ -200,16 +295,27 @@ impl Api for Fake {
             return NO_MEMORY;
         }
         // Not zeroed to look fresh: a kernel that reads what was never written gets odd values.
-        let block = vec![0x7fa0_0bad_7fa0_0bad_7fa0_0bad_7fa0_0badu128; bytes.div_ceil(16)];
+        let block = uncounted(|| vec![0x7fa0_0bad_7fa0_0bad_7fa0_0bad_7fa0_0badu128; bytes.div_ceil(16)]);
         let start = block.as_ptr() as u64;
-        state.memory.insert(start, block);
+        uncounted(|| state.memory.insert(start, block));
         unsafe { *address = start };
         OK
     }
     unsafe fn cuMemFree_v2(&self, address: CUdeviceptr) -> CUresult {
-        self.state().memory.remove(&address).map_or(INVALID, |_| OK)
+        uncounted(|| self.state().memory.remove(&address).map_or(INVALID, |_| OK))
+    }
+    unsafe fn cuMemHostAlloc(&self, address: *mut *mut c_void, bytes: usize, flags: c_uint) -> CUresult {
+        let mut state = self.state();
+        let block = uncounted(|| vec![0u128; bytes.div_ceil(16)]);
+        unsafe { *address = block.as_ptr() as *mut c_void };
+        uncounted(|| state.pinned.insert(block.as_ptr() as u64, block));
+        OK
+    }
+    unsafe fn cuMemFreeHost(&self, address: *mut c_void) -> CUresult {
+        uncounted(|| self.state().pinned.remove(&(address as u64)).map_or(INVALID, |_| OK))
     }
     unsafe fn cuMemcpyHtoDAsync_v2(&self, to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) -> CUresult {
+        self.state().copies += 1;
         if !self.block(to, bytes) {
             return INVALID;
         }
@@ -217,6 +323,7 @@ impl Api for Fake {
         OK
     }
     unsafe fn cuMemcpyDtoHAsync_v2(&self, to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
+        self.state().copies += 1;
         if !self.block(from, bytes) {
             return INVALID;
         }
@@ -238,12 +345,14 @@ impl Api for Fake {
     }
     unsafe fn cuModuleGetFunction(&self, function: *mut CUfunction, module: CUmodule, name: *const c_char) -> CUresult {
         let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
-        let Some(at) = self.kernels.iter().position(|(kernel, _)| kernel == name) else { return CUresult::CUDA_ERROR_NOT_FOUND };
+        let Some(at) = self.kernels.iter().position(|(kernel, ..)| *kernel == name) else {
+            return CUresult::CUDA_ERROR_NOT_FOUND;
+        };
         unsafe { *function = (at + 1) as CUfunction };
         OK
     }
     unsafe fn cuFuncSetAttribute(&self, function: CUfunction, attribute: CUfunction_attribute, value: c_int) -> CUresult {
-        let name = self.kernels[function as usize - 1].0.clone();
+        let name = self.kernels[function as usize - 1].0.to_string();
         self.state().shared.insert(name, value);
         OK
     }
@@ -294,9 +403,85 @@ impl Api for Fake {
         params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) -> CUresult {
-        let (name, kernel) = &self.kernels[function as usize - 1];
-        self.state().launched.push(name.clone());
-        kernel(&Params(params));
+        uncounted(|| self.launch(function as usize, params, stream as usize));
+        OK
+    }
+    unsafe fn cuTensorMapReplaceAddress(&self, map: *mut CUtensorMap, address: *mut c_void) -> CUresult {
+        unsafe { (*map).opaque[0] = address as u64 };
+        OK
+    }
+    unsafe fn cuStreamBeginCapture_v2(&self, stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+        let mut state = self.state();
+        if state.no_capture {
+            return CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        state.captured.insert(stream as usize, vec![]);
+        OK
+    }
+    unsafe fn cuStreamGetCaptureInfo_v3(
+        &self,
+        stream: CUstream,
+        status: *mut CUstreamCaptureStatus,
+        id: *mut u64,
+        graph: *mut CUgraph,
+        nodes: *mut *const CUgraphNode,
+        edges: *mut *const CUgraphEdgeData,
+        count: *mut usize,
+    ) -> CUresult {
+        let mut state = self.state();
+        let last = state.captured[&(stream as usize)].len() - 1;
+        *state.node = last + NODES;
+        unsafe { (*nodes, *count) = ((&raw const *state.node).cast(), 1) };
+        OK
+    }
+    unsafe fn cuStreamEndCapture(&self, stream: CUstream, graph: *mut CUgraph) -> CUresult {
+        self.made(graph);
+        let mut state = self.state();
+        let nodes = state.captured.remove(&(stream as usize)).unwrap();
+        state.captured.insert(unsafe { *graph } as usize, nodes);
+        OK
+    }
+    unsafe fn cuGraphInstantiateWithFlags(&self, replay: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CUresult {
+        self.made(replay);
+        let mut state = self.state();
+        let nodes = state.captured[&(graph as usize)].clone();
+        state.captured.insert(unsafe { *replay } as usize, nodes);
+        state.graphs[0] += 1;
+        OK
+    }
+    unsafe fn cuGraphDestroy(&self, graph: CUgraph) -> CUresult {
+        self.destroyed();
+        let removed = self.state().captured.remove(&(graph as usize));
+        removed.map_or(INVALID, |_| OK)
+    }
+    unsafe fn cuGraphExecDestroy(&self, replay: CUgraphExec) -> CUresult {
+        self.destroyed();
+        let removed = self.state().captured.remove(&(replay as usize));
+        removed.map_or(INVALID, |_| OK)
+    }
+    unsafe fn cuGraphExecKernelNodeSetParams_v2(
+        &self,
+        replay: CUgraphExec,
+        node: CUgraphNode,
+        params: *const CUDA_KERNEL_NODE_PARAMS,
+    ) -> CUresult {
+        let mut state = self.state();
+        let nodes = state.captured.get_mut(&(replay as usize)).unwrap();
+        let (node, params) = (&mut nodes[node as usize - NODES], unsafe { &*params });
+        assert_eq!(node.function, params.func as usize, "the kernel of a node stays");
+        uncounted(|| node.arguments = copy(self.kernels[node.function - 1].1, params.kernelParams));
+        state.graphs[2] += 1;
+        OK
+    }
+    unsafe fn cuGraphLaunch(&self, replay: CUgraphExec, stream: CUstream) -> CUresult {
+        uncounted(|| {
+            self.state().graphs[1] += 1;
+            let nodes = self.state().captured[&(replay as usize)].clone();
+            for node in nodes {
+                let mut params: Vec<*mut c_void> = node.arguments.iter().map(|bytes| bytes.as_ptr() as *mut c_void).collect();
+                self.launch(node.function, params.as_mut_ptr(), stream as usize);
+            }
+        });
         OK
     }
 }

@@ -19,6 +19,11 @@ impl Reading {
         })
     }
 
+    /// Extents, strides and offset, in elements.
+    pub(super) fn into_parts(self) -> (Vec<usize>, Vec<i64>, i64) {
+        (self.shape, self.strides, self.offset)
+    }
+
     /// The first element read and how many from there to the last, both included; `None` for an empty view.
     pub(super) fn span(&self) -> Option<(usize, usize)> {
         if self.shape.contains(&0) {

@@ -6,28 +6,27 @@ use cudarc::driver::sys::{
 };
 use eglu_codegen::cuda::TensorMap;
 use eglu_ir::{DType, Dim};
-use std::{cell::UnsafeCell, ffi::c_void};
+use std::{
+    cell::{Cell, UnsafeCell},
+    ffi::c_void,
+};
 
 /// One tensor map under one choice of dims. Boxed, for its address is a kernel parameter and must not move.
 pub(super) struct Map {
-    /// The address is relative to the arena's start.
-    pub(super) in_arena: bool,
     address: u64,
     dtype: CUtensorMapDataType,
     dims: Vec<u64>,
     strides: Vec<u64>,
     tile: Vec<u32>,
     fetch: CUtensorMapL2promotion,
+    /// It was encoded before, so that only its address may have changed.
+    made: Cell<bool>,
     encoded: Box<UnsafeCell<CUtensorMap>>,
 }
 
 impl Map {
-    /// A map of memory at `place`: an address, and whether it is one in the arena.
-    pub(super) fn new(
-        map: &TensorMap,
-        (start, in_arena): (u64, bool),
-        eval: impl Fn(&Dim) -> Result<i64, CudaError>,
-    ) -> Result<Map, CudaError> {
+    /// A map of memory at `start`, which is an address or relative to a base.
+    pub(super) fn new(map: &TensorMap, start: u64, eval: impl Fn(&Dim) -> Result<i64, CudaError>) -> Result<Map, CudaError> {
         // A map has no empty dims; kernels read nothing where there is nothing.
         let dims = map.dims.iter().map(|dim| Ok(eval(dim)?.max(1) as u64)).collect::<Result<_, CudaError>>()?;
         let strides = map.strides.iter().map(|dim| Ok(eval(dim)? as u64)).collect::<Result<_, CudaError>>()?;
@@ -41,13 +40,18 @@ impl Map {
             false => CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
         };
         let encoded = Box::new(UnsafeCell::new(CUtensorMap { opaque: [0; 16] }));
-        Ok(Map { in_arena, address, dtype, dims, strides, tile, fetch, encoded })
+        Ok(Map { address, dtype, dims, strides, tile, fetch, made: Cell::new(false), encoded })
     }
 
-    /// Encodes it for an arena that starts at `base`, or for a fixed address with `base` 0.
+    /// Encodes it for a base that lies at `base`, or for a fixed address with `base` 0.
     pub(super) fn encode(&self, driver: &Driver, base: u64) -> Result<(), CudaError> {
-        let steps = vec![1u32; self.dims.len()];
         let address = self.address.wrapping_add(base) as *mut c_void;
+        if self.made.get() {
+            // SAFETY: the map was encoded, and no other reference to it is alive.
+            return unsafe { driver.cuTensorMapReplaceAddress(self.encoded.get(), address) }
+                .map_err(|code| driver.error(format!("moving a tensor map to {address:p}"), code));
+        }
+        let steps = vec![1u32; self.dims.len()];
         // SAFETY: no other reference to the map is alive while the session makes its launches ready; the lists have `dims.len()` entries,
         // `strides` one fewer, as the call wants them.
         unsafe {
@@ -69,7 +73,9 @@ impl Map {
         .map_err(|code| {
             let (dims, strides, tile) = (&self.dims, &self.strides, &self.tile);
             driver.error(format!("encoding a tensor map of extents {dims:?}, strides {strides:?} bytes, tile {tile:?}"), code)
-        })
+        })?;
+        self.made.set(true);
+        Ok(())
     }
 
     /// Where the encoded map lies.

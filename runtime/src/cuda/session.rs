@@ -5,113 +5,198 @@ use super::{
     bound::{self, Bound},
     context::{Context, DeviceMemory},
     executable::Loaded,
-    gather::{Reading, gather},
-    stream::Stream,
+    fault::is_fault,
+    place::Base,
+    staging::Pinned,
+    stream::{Call, Stream},
 };
-use crate::RuntimeError;
-use cudarc::driver::sys::CUresult;
-use eglu_codegen::{PlanOutput, Source, cuda::COUNTERS};
-use eglu_ir::{Bindings, Tensor};
+use crate::{DeviceTensor, RuntimeError};
+use eglu_codegen::cuda::COUNTERS;
+use eglu_ir::Bindings;
 use std::sync::Arc;
 
-/// How many choices of dims are kept ready; a server's usual batch sizes fit, and each costs some kilobytes.
+/// How many choices of dims are kept ready; a server's usual batch sizes fit, and each costs some kilobytes, its graph some more.
 const KEPT: usize = 16;
 
-/// What poisoned memory holds: NaN in every float format but `f8e8m0`, and −1 or the largest integer.
-const POISON: u8 = 0xff;
+/// What every address must be a multiple of: kernels move 16 bytes at a time.
+const ALIGNED: u64 = 16;
 
-/// One run's own memory; a run in another thread takes another session.
+/// The values of a plan's symbols and the extents of all inputs for them; asked for where these dims were not seen lately.
+pub(super) type Bind<'a> = &'a dyn Fn() -> Result<Bindings, RuntimeError>;
+
+/// One run's own memory; a run in another thread or on another stream takes another session.
 pub(super) struct Session {
     pub(super) context: Arc<Context>,
     pub(super) stream: Stream,
+    /// Pinned memory for inputs and outputs that come from and go to the host.
+    pub(super) staging: Option<Pinned>,
     arena: Option<DeviceMemory>,
     /// Zero between launches; runs of other sessions have their own.
     counters: DeviceMemory,
     /// Latest first.
     kept: Vec<Bound>,
+    /// The addresses of this run; kept to be filled again.
+    bases: Vec<u64>,
 }
 
 impl Session {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Session, CudaError> {
+    /// A session on a stream: its own, or the caller's, who then lends inputs and results, too. The context must be entered.
+    pub(super) fn new(context: &Arc<Context>, loaded: &Loaded, stream: Stream) -> Result<Session, CudaError> {
         let (what, bytes) = ("the counters of kernels", 4 * COUNTERS as u64);
-        let (stream, counters) = (Stream::new(context)?, context.allocate(bytes, what)?);
+        let counters = context.allocate(&loaded.allocator, bytes, what)?;
         stream.fill(counters.address(), 0, bytes).map_err(|code| context.driver.error("zeroing counters", code))?;
-        Ok(Session { context: context.clone(), stream, arena: None, counters, kept: vec![] })
+        Ok(Session { context: context.clone(), stream, staging: None, arena: None, counters, kept: vec![], bases: vec![] })
     }
 
-    /// Makes launches for these dims ready, and the arena large enough. Nothing happens where the last run had the same dims.
-    pub(super) fn bind(&mut self, loaded: &Loaded, bindings: &Bindings) -> Result<(), CudaError> {
-        let key = bound::key(&loaded.plan, bindings);
-        match self.kept.iter().position(|bound| bound.key == key) {
+    /// Makes launches ready for inputs in the arena, whose extents are given one after the other.
+    pub(super) fn ready(
+        &mut self,
+        loaded: &Loaded,
+        extents: impl Iterator<Item = usize> + Clone,
+        bind: Bind<'_>,
+    ) -> Result<(), RuntimeError> {
+        self.choose(loaded, extents, bind)?;
+        self.bases.clear();
+        self.bases.resize(loaded.layout.bases(&loaded.plan), 0);
+        Ok(self.rebase(loaded)?)
+    }
+
+    /// Makes launches ready for inputs and results that the caller lends. Nothing is asked, allocated or copied where dims and addresses
+    /// are those of the last run.
+    pub(super) fn ready_lent(
+        &mut self,
+        loaded: &Loaded,
+        inputs: &[DeviceTensor],
+        results: &[DeviceTensor],
+        bind: Bind<'_>,
+    ) -> Result<(), RuntimeError> {
+        let fitting = inputs.len() == loaded.plan.plan.inputs.len()
+            && inputs.iter().zip(&loaded.plan.plan.inputs).all(|(given, want)| given.dtype() == want.ty.dtype);
+        if !fitting {
+            // Says what is wrong with them.
+            bind()?;
+        }
+        self.choose(loaded, inputs.iter().flat_map(|input| input.shape().iter().copied()), bind)?;
+        self.bases.clear();
+        self.bases.push(0);
+        self.bases.extend(inputs.iter().chain(results).map(DeviceTensor::address));
+        self.check_lent(loaded, inputs, results)?;
+        Ok(self.rebase(loaded)?)
+    }
+
+    /// Puts the launches for these dims first, made anew where they were not seen lately.
+    fn choose(
+        &mut self,
+        loaded: &Loaded,
+        extents: impl Iterator<Item = usize> + Clone,
+        bind: Bind<'_>,
+    ) -> Result<(), RuntimeError> {
+        match self.kept.iter().position(|bound| bound.extents.iter().copied().eq(extents.clone())) {
             Some(0) => {}
             Some(at) => self.kept[..=at].rotate_right(1),
             None => {
-                let counters = self.counters.address();
-                let bound =
-                    Bound::new(&self.context.driver, &loaded.plan, &loaded.functions, &loaded.resident, counters, bindings)?;
+                let (dims, lent) = ((bind()?, extents.collect()), self.stream.is_borrowed());
+                let bound = Bound::new(&self.context.driver, loaded, self.counters.address(), dims, lent)?;
                 self.kept.truncate(KEPT - 1);
                 self.kept.insert(0, bound);
             }
         }
-        let bound = &mut self.kept[0];
+        Ok(())
+    }
+
+    /// Makes the arena large enough and turns the launches to the addresses in `bases`.
+    fn rebase(&mut self, loaded: &Loaded) -> Result<(), CudaError> {
+        let Some(bound) = self.kept.first_mut() else { return Ok(()) };
         if self.arena.as_ref().is_none_or(|arena| arena.bytes() < bound.memory.peak) {
-            // The old arena is freed first: both together may not fit. No run uses it, as each waits for its end.
-            self.arena = None;
-            let what = format!("the intermediate values of `{}`", loaded.plan.plan.name);
-            self.arena = Some(self.context.allocate(bound.memory.peak, &what)?);
-        }
-        bound.rebase(&self.context.driver, self.arena.as_ref().map_or(0, DeviceMemory::address))?;
-        Ok(())
-    }
-
-    /// The launches that [`Session::bind`] made ready.
-    pub(super) fn bound(&self) -> Result<&Bound, CudaError> {
-        self.kept.first().ok_or_else(|| CudaError::Inconsistent { plan: String::new(), why: "nothing is bound".into() })
-    }
-
-    /// Puts the inputs in place, over poison if that is asked for.
-    pub(super) fn upload(&self, loaded: &Loaded, inputs: &[Tensor]) -> Result<(), CudaError> {
-        let bound = self.bound()?;
-        let base = self.arena.as_ref().map_or(0, DeviceMemory::address);
-        let failed = |what: &str, code| self.failure(loaded, &format!("copying {what} to the device"), None, code);
-        if loaded.debug.poison {
-            self.stream.fill(base, POISON, bound.memory.peak).map_err(|code| failed("poison", code))?;
-        }
-        for (id, buffer) in loaded.plan.plan.buffers.iter().enumerate() {
-            let (Source::Input(position), Some(offset)) = (&buffer.source, bound.memory.offsets[id]) else { continue };
-            let inconsistent = |why| CudaError::Inconsistent { plan: loaded.plan.plan.name.clone(), why };
-            let Some(input) = inputs.get(*position) else {
-                return Err(inconsistent(format!("input {position} (`{}`) was not given", buffer.name)));
-            };
-            let (want, got) = (bound.buffer_bytes[id], input.bytes().len() as u64);
-            if want != got {
-                return Err(inconsistent(format!(
-                    "input {position} (`{}`) has {got} bytes, and its shape wants {want}",
-                    buffer.name
-                )));
+            // The old arena is freed first: both together may not fit. Earlier runs may still use it.
+            if self.arena.is_some() {
+                self.stream.wait().map_err(|code| self.failure(loaded, "waiting for earlier runs", None, code))?;
+                self.arena = None;
             }
-            self.stream.upload(base + offset, input.bytes()).map_err(|code| failed(&format!("input `{}`", buffer.name), code))?;
+            let (peak, what) = (self.kept[0].memory.peak, format!("the intermediate values of `{}`", loaded.plan.plan.name));
+            self.arena = Some(self.context.allocate(&loaded.allocator, peak, &what)?);
+        }
+        self.bases[0] = self.arena.as_ref().map_or(0, DeviceMemory::address);
+        let turned = self.kept[0].rebase(&self.context.driver, &self.bases);
+        if turned.is_err() {
+            // Some of its arguments are turned, others not.
+            self.kept.remove(0);
+        }
+        turned
+    }
+
+    /// Refuses lent memory that is too small or where kernels cannot read it.
+    fn check_lent(&self, loaded: &Loaded, inputs: &[DeviceTensor], results: &[DeviceTensor]) -> Result<(), CudaError> {
+        let (bound, blocks) = (self.bound()?, &loaded.layout.results);
+        if results.len() != blocks.len() {
+            let why = format!("blocks of memory for results are given, and a run writes {}", blocks.len());
+            return Err(CudaError::Lent { what: results.len().to_string(), why });
+        }
+        let aligned = |address: u64| address.is_multiple_of(ALIGNED) && address != 0;
+        for (i, input) in inputs.iter().enumerate() {
+            if !aligned(input.address()) && input.bytes() > 0 {
+                let why = format!("must lie at a multiple of {ALIGNED} bytes, not at {:#x}: pass a copy", input.address());
+                return Err(CudaError::Lent { what: format!("input {i} (`{}`)", loaded.plan.plan.inputs[i].name), why });
+            }
+        }
+        for (i, (result, &id)) in results.iter().zip(blocks).enumerate() {
+            let (want, what) =
+                (bound.buffer_bytes[id], || format!("block {i} (`{}`) for results", loaded.plan.plan.buffers[id].name));
+            if result.bytes() < want {
+                return Err(CudaError::Lent {
+                    what: what(),
+                    why: format!("has {} bytes, and {want} are written", result.bytes()),
+                });
+            }
+            if !aligned(result.address()) && want > 0 {
+                let why = format!("must lie at a multiple of {ALIGNED} bytes, not at {:#x}", result.address());
+                return Err(CudaError::Lent { what: what(), why });
+            }
         }
         Ok(())
     }
 
-    /// Issues every launch.
-    pub(super) fn launch(&self, loaded: &Loaded) -> Result<(), CudaError> {
-        let bound = self.bound()?;
-        for (i, call) in bound.calls.iter().enumerate() {
-            self.launch_one(loaded, bound, i, call)?;
+    /// The launches that were made ready.
+    pub(super) fn bound(&self) -> Result<&Bound, CudaError> {
+        self.kept.first().ok_or_else(nothing)
+    }
+
+    /// Where a buffer lies that is neither weight nor constant; `None` for one that is never alive.
+    pub(super) fn address(&self, loaded: &Loaded, id: usize) -> Option<u64> {
+        let offset = *self.kept.first()?.memory.offsets.get(id)?;
+        match loaded.layout.base(&loaded.plan, id, self.stream.is_borrowed()) {
+            Base::At(base) if base > 0 => self.bases.get(base).copied(),
+            _ => Some(self.bases.first()? + offset?),
         }
-        Ok(())
+    }
+
+    /// Fills the arena with a byte.
+    pub(super) fn fill_arena(&self, loaded: &Loaded, value: u8) -> Result<(), CudaError> {
+        let (base, bytes) = (self.arena.as_ref().map_or(0, DeviceMemory::address), self.bound()?.memory.peak);
+        self.stream.fill(base, value, bytes).map_err(|code| self.failure(loaded, "poisoning the arena", None, code))
+    }
+
+    /// Issues every launch: as one graph where there is one, else one by one.
+    pub(super) fn issue(&mut self, loaded: &Loaded) -> Result<(), CudaError> {
+        let bound = self.kept.first_mut().ok_or_else(nothing)?;
+        if loaded.debug.replay
+            && !loaded.debug.wait_for_each
+            && let Some(recording) = bound.replay(&self.context)
+        {
+            // SAFETY: the arguments are those of the launches below.
+            match unsafe { recording.launch(&self.stream) } {
+                Ok(()) => return Ok(()),
+                // A stream that is being captured takes the launches, if not a graph of them.
+                Err(code) if is_fault(code) => return Err(self.failure(loaded, "replaying the run", None, code)),
+                Err(_) => {}
+            }
+        }
+        let bound = self.bound()?;
+        bound.calls.iter().enumerate().try_for_each(|(i, call)| self.launch_one(loaded, bound, i, call))
     }
 
     /// Issues one launch, the `i`-th of `bound`.
-    pub(super) fn launch_one(
-        &self,
-        loaded: &Loaded,
-        bound: &Bound,
-        i: usize,
-        call: &super::stream::Call,
-    ) -> Result<(), CudaError> {
+    pub(super) fn launch_one(&self, loaded: &Loaded, bound: &Bound, i: usize, call: &Call) -> Result<(), CudaError> {
         let launch = bound.launch_of[i];
         // SAFETY: the functions are loaded, the arguments were made for them by the plan, and their memory lives with the session.
         let mut result = unsafe { self.stream.launch(call) };
@@ -127,82 +212,22 @@ impl Session {
 
     /// Waits for the run; a kernel's fault shows here.
     pub(super) fn wait(&self, loaded: &Loaded) -> Result<(), CudaError> {
-        let last = self.bound()?.launch_of.last().copied();
+        let last = self.kept.first().and_then(|bound| bound.launch_of.last().copied());
         self.stream.wait().map_err(|code| self.failure(loaded, "waiting for the run", last, code))
     }
+}
 
-    /// Brings every output to the host, dense. Waits for the run.
-    pub(super) fn download(&self, loaded: &Loaded, bindings: &Bindings) -> Result<Vec<Tensor>, RuntimeError> {
-        let outputs = &loaded.plan.plan.outputs;
-        outputs.iter().map(|output| self.download_one(loaded, output, bindings)).collect()
-    }
-
-    fn download_one(&self, loaded: &Loaded, output: &PlanOutput, bindings: &Bindings) -> Result<Tensor, RuntimeError> {
-        let view = &output.tensor;
-        let name = || loaded.plan.plan.buffers[view.buffer].name.to_string();
-        let reading = Reading::of(&view.layout, bindings).map_err(|error| CudaError::Dim { what: name(), error })?;
-        let failed = |source| RuntimeError::Tensor { what: format!("output `{}`", name()), source };
-        let mut tensor = Tensor::zeros(view.dtype, &reading.shape).map_err(failed)?;
-        let Some((first, count)) = reading.span() else { return Ok(tensor) };
-        let size = view.dtype.size();
-        let base = self.arena.as_ref().map_or(0, DeviceMemory::address);
-        let start = match (loaded.resident[view.buffer], self.bound()?.memory.offsets[view.buffer]) {
-            (Some(address), _) => address,
-            (None, Some(offset)) => base + offset,
-            (None, None) => {
-                let why = format!("output `{}` is never written", name());
-                return Err(CudaError::Inconsistent { plan: loaded.plan.plan.name.clone(), why }.into());
-            }
-        };
-        let copy = |bytes: &mut [u8]| {
-            // SAFETY: the bytes stay in place until the wait below, which comes before every return.
-            let issued = unsafe { self.stream.download(bytes, start + (first * size) as u64) };
-            let waited = self.wait(loaded);
-            issued.map_err(|code| self.failure(loaded, &format!("copying output `{}` from the device", name()), None, code))?;
-            waited
-        };
-        if reading.is_dense() {
-            copy(tensor.bytes_mut())?;
-        } else {
-            let mut span = vec![0u8; count * size];
-            copy(&mut span)?;
-            gather(&reading, first, size, &span, tensor.bytes_mut());
-        }
-        Ok(tensor)
-    }
-
-    /// A failed call as an error: a kernel's fault with what is known of the kernel, or the call itself.
-    pub(super) fn failure(&self, loaded: &Loaded, doing: &str, launch: Option<usize>, code: CUresult) -> CudaError {
-        use CUresult::*;
-        let fault = matches!(
-            code,
-            CUDA_ERROR_ILLEGAL_ADDRESS
-                | CUDA_ERROR_LAUNCH_FAILED
-                | CUDA_ERROR_LAUNCH_TIMEOUT
-                | CUDA_ERROR_ASSERT
-                | CUDA_ERROR_HARDWARE_STACK_ERROR
-                | CUDA_ERROR_ILLEGAL_INSTRUCTION
-                | CUDA_ERROR_MISALIGNED_ADDRESS
-                | CUDA_ERROR_INVALID_ADDRESS_SPACE
-                | CUDA_ERROR_INVALID_PC
-        );
-        if !fault {
-            return self.context.driver.error(doing, code);
-        }
-        let (code, message) = self.context.driver.describe(code);
-        let step = launch.map_or_else(|| "?".into(), |launch| bound::step_name(&loaded.plan, launch));
-        let known = match loaded.debug.wait_for_each {
-            true => format!("it belongs to step `{step}`"),
-            false => format!("the last step launched was `{step}`; EGLU_SYNC=1 waits for each kernel and names the one at fault"),
-        };
-        CudaError::Fault { plan: loaded.plan.plan.name.clone(), known, code, message }
-    }
+fn nothing() -> CudaError {
+    CudaError::Inconsistent { plan: String::new(), why: "nothing is bound".into() }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // A run that failed midway may have left copies and kernels in flight over memory that is freed next.
-        if self.context.enter().is_ok() {
+        // A run that failed midway may have left copies and kernels in flight over memory that is freed next. The caller's stream may be gone
+        // by now, so that where it is the caller's, the whole device is waited for.
+        if self.stream.is_borrowed() {
+            let _ = self.context.wait();
+        } else if self.context.enter().is_ok() {
             let _ = self.stream.wait();
         }
     }

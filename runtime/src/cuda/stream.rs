@@ -15,7 +15,9 @@ const PIECE: usize = 64 << 20;
 /// Work issued to it runs in order. Not the default stream: that one waits for all others, and cannot be captured into a graph.
 pub(super) struct Stream {
     context: Arc<Context>,
-    handle: CUstream,
+    pub(super) handle: CUstream,
+    /// The caller's, who destroys it.
+    borrowed: bool,
 }
 
 // SAFETY: a stream is a handle that the driver lets any thread use.
@@ -40,7 +42,19 @@ impl Stream {
         // SAFETY: `handle` outlives the call.
         unsafe { context.driver.cuStreamCreate(&mut handle, NON_BLOCKING) }
             .map_err(|code| context.driver.error("making a stream", code))?;
-        Ok(Stream { context: context.clone(), handle })
+        Ok(Stream { context: context.clone(), handle, borrowed: false })
+    }
+
+    /// A stream of the caller's.
+    ///
+    /// # Safety
+    /// It is a stream of this context, and alive whenever something is issued to it.
+    pub(super) unsafe fn borrow(context: &Arc<Context>, handle: CUstream) -> Stream {
+        Stream { context: context.clone(), handle, borrowed: true }
+    }
+
+    pub(super) fn is_borrowed(&self) -> bool {
+        self.borrowed
     }
 
     /// Copies to the device. The bytes may change when this returns: the driver stages pageable memory.
@@ -115,7 +129,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if !self.borrowed && self.context.enter().is_ok() {
             // SAFETY: made by this context and destroyed once; work in it may still finish.
             let _ = unsafe { self.context.driver.cuStreamDestroy_v2(self.handle) };
         }
@@ -143,6 +157,12 @@ impl Event {
     pub(super) fn record(&self, stream: &Stream) -> Result<(), CUresult> {
         // SAFETY: both are alive and of one context.
         unsafe { self.context.driver.cuEventRecord(self.handle, stream.handle) }
+    }
+
+    /// Waits until the point is reached.
+    pub(super) fn wait(&self) -> Result<(), CUresult> {
+        // SAFETY: the event is alive.
+        unsafe { self.context.driver.cuEventSynchronize(self.handle) }
     }
 
     /// Seconds from an earlier event, both reached.

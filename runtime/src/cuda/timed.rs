@@ -1,6 +1,6 @@
 //! Measuring runs with events.
 
-use super::{CudaError, context::DeviceMemory, executable::CudaExecutable, session::Session, stream::Event};
+use super::{CudaError, allocator::Source, context::DeviceMemory, executable::CudaExecutable, session::Session, stream::Event};
 use crate::{KernelTime, RunTime, RuntimeError, StepTime, Timed};
 use cudarc::driver::sys::CUresult;
 use eglu_ir::{Bindings, Tensor};
@@ -11,7 +11,6 @@ pub(super) struct CudaTimed<'a> {
     executable: &'a CudaExecutable,
     /// Always there until dropped.
     session: Option<Session>,
-    bindings: Bindings,
     /// Written before each run, so that the second-level cache holds nothing of the plan.
     flush: DeviceMemory,
     start: Event,
@@ -26,20 +25,18 @@ impl<'a> CudaTimed<'a> {
         inputs: &[Tensor],
         bindings: &Bindings,
     ) -> Result<CudaTimed<'a>, RuntimeError> {
-        let session = executable.session(bindings)?;
+        let mut session = executable.session(inputs, bindings)?;
         session.upload(&executable.loaded, inputs)?;
         session.wait(&executable.loaded)?;
         let context = &executable.context;
         // Twice the cache: half of it may be set aside for another partition's data.
-        let flush = context.allocate(2 * context.facts.l2_bytes, "flushing the cache")?;
+        let flush = context.allocate(&Source::Driver, 2 * context.facts.l2_bytes, "flushing the cache")?;
         let (start, end) = (Event::new(context)?, Event::new(context)?);
-        Ok(CudaTimed { executable, session: Some(session), bindings: bindings.clone(), flush, start, end, host_seconds: 0.0 })
+        Ok(CudaTimed { executable, session: Some(session), flush, start, end, host_seconds: 0.0 })
     }
 
     fn session(&self) -> Result<&Session, CudaError> {
-        let gone =
-            || CudaError::Inconsistent { plan: self.executable.loaded.plan.plan.name.clone(), why: "the session is gone".into() };
-        self.session.as_ref().ok_or_else(gone)
+        self.session.as_ref().ok_or_else(|| gone(self.executable))
     }
 
     fn flush_cache(&self, session: &Session) -> Result<(), CudaError> {
@@ -50,6 +47,10 @@ impl<'a> CudaTimed<'a> {
     fn timing(&self, session: &Session) -> impl Fn(CUresult) -> CudaError {
         |code| session.failure(&self.executable.loaded, "timing a run", None, code)
     }
+}
+
+fn gone(executable: &CudaExecutable) -> CudaError {
+    CudaError::Inconsistent { plan: executable.loaded.plan.plan.name.clone(), why: "the session is gone".into() }
 }
 
 /// Launches between two marks: the first of them, and their time after the first mark of the run, seconds.
@@ -105,13 +106,17 @@ impl CudaTimed<'_> {
 
 impl Timed for CudaTimed<'_> {
     fn time_run(&mut self) -> Result<RunTime, RuntimeError> {
-        let (session, loaded) = (self.session()?, &self.executable.loaded);
-        self.executable.context.enter()?;
+        let executable = self.executable;
+        let loaded = &executable.loaded;
+        executable.context.enter()?;
+        let session = self.session()?;
         self.flush_cache(session)?;
         self.start.record(&session.stream).map_err(self.timing(session))?;
+        let session = self.session.as_mut().ok_or_else(|| gone(executable))?;
         let clock = Instant::now();
-        session.launch(loaded)?;
+        session.issue(loaded)?;
         let host_seconds = clock.elapsed().as_secs_f64();
+        let session = self.session()?;
         self.end.record(&session.stream).map_err(self.timing(session))?;
         session.wait(loaded)?;
         let seconds = self.end.seconds_since(&self.start).map_err(self.timing(session))?;
@@ -139,7 +144,8 @@ impl Timed for CudaTimed<'_> {
 
     fn outputs(&mut self) -> Result<Vec<Tensor>, RuntimeError> {
         self.executable.context.enter()?;
-        self.session()?.download(&self.executable.loaded, &self.bindings)
+        let executable = self.executable;
+        self.session.as_mut().ok_or_else(|| gone(executable))?.download(&executable.loaded)
     }
 
     fn memory(&self) -> (u64, u64) {

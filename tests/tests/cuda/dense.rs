@@ -103,7 +103,7 @@ fn contract(dtype: DType, [m, n, k]: Sizes, dynamic: bool) -> Case {
     let scaled = program.push(InstrOp::Pointwise(Pointwise::Mul), [silu, Ref::Param(2)], dtype);
     let out = program.push(InstrOp::Pointwise(Pointwise::Add), [scaled, Ref::Param(3)], dtype);
     program.results.extend([(out, dtype), (sum, DType::F32)]);
-    let op = Contract { lanes: 1, program: Arc::new(program) };
+    let op = Contract::new(1, program);
     let operands = [a, b, bias, scale, residual].map(Into::into);
     let y = graph.add_call("y", op.into(), operands).expect("fits");
     finish(graph, y, m)

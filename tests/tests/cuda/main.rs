@@ -5,6 +5,7 @@
 mod compiles;
 mod dense;
 mod device;
+mod folds;
 mod nvrtc;
 mod on_device;
 mod reductions;

@@ -8,7 +8,7 @@ use eglu::{
     ir::{
         Bindings, Dim, NodeKind, Operand, OutputKind, Value, Weights,
         eval::{EvalOperand, eval_graph, eval_op},
-        ops::{Axes, Cast, Permute, Reduce, ReduceKind, RmsNorm, Slice, Softmax},
+        ops::{Axes, Cast, Permute, Pointwise, Reduce, ReduceKind, RmsNorm, Slice, Softmax},
     },
     lower,
 };
@@ -143,6 +143,19 @@ fn sample() -> impl Strategy<Value = Sample> {
     })
 }
 
+/// Factors up to which the order of a product is that of the elements, whatever the rounding.
+const IN_ORDER: i64 = 128;
+
+/// -1 where `x` is negative or NaN, else 1: products of them are exact in any order, and never leave the range.
+fn signs(graph: &mut Graph, x: Value) -> Value {
+    let dtype = graph.ty(x).dtype;
+    let one = |value| Operand::from(eglu::ir::Scalar::Float(value));
+    let is_positive = graph.add_call("is_positive", Pointwise::Ge.into(), [x.into(), one(0.0)]).expect("ordered");
+    let signs = [Value::from(is_positive).into(), one(1.0), one(-1.0)];
+    let signs = graph.add_call("signs", Pointwise::Where.into(), signs).expect("numbers");
+    graph.add_call("factors", Cast { dtype }.into(), [Value::from(signs).into()]).expect("a float").into()
+}
+
 impl Sample {
     /// All reductions of the view, and row norms along its last dim where it is a float; with symbols for extents if `dynamic`.
     fn graph(&self) -> (Graph, Vec<usize>) {
@@ -158,20 +171,21 @@ impl Sample {
         if dims.is_empty() {
             dims = (0..self.shape.len()).collect();
         }
+        let length: i64 = dims.iter().map(|&dim| self.shape[self.order[dim]]).product();
         for &kind in ReduceKind::ALL {
             let arg = matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin);
             let dims = if arg { Axes::from_slice(&dims[..1]) } else { dims.clone() };
+            let long = length > IN_ORDER && self.dtype.is_float();
             let dtype = match kind {
                 ReduceKind::Any | ReduceKind::All => DType::Bool,
                 ReduceKind::Argmax | ReduceKind::Argmin => DType::I64,
                 ReduceKind::Sum | ReduceKind::Prod if !self.dtype.is_float() => DType::I64,
                 ReduceKind::Mean if !self.dtype.is_float() => continue,
-                // The evaluator rounds products of halves after each factor, as PyTorch's CPU does.
-                ReduceKind::Prod if self.dtype.size() < 4 => DType::F32,
                 ReduceKind::Sum | ReduceKind::Mean if self.dtype.size() == 1 => DType::F32,
                 _ => self.dtype,
             };
-            if let Ok(id) = graph.add_call(kind.name(), Reduce { kind, dims, keepdim: false, dtype }.into(), [x.into()]) {
+            let operand = if kind == ReduceKind::Prod && long { signs(&mut graph, x) } else { x };
+            if let Ok(id) = graph.add_call(kind.name(), Reduce { kind, dims, keepdim: false, dtype }.into(), [operand.into()]) {
                 graph.add_output(id.into(), OutputKind::User);
             }
         }

@@ -6,7 +6,7 @@ use eglu::{
     codegen::cuda::{Target, emit},
     ir::{
         OutputKind,
-        ops::{Axes, Convolution, ConvolutionInput, ConvolutionWeight, Pointwise, TypeRule},
+        ops::{Axes, Convolution, ConvolutionInput, ConvolutionWeight, Pointwise, Reduce, ReduceKind, TypeRule},
     },
     lower,
     runtime::cuda::compile,
@@ -33,6 +33,28 @@ fn every_elementwise_row_compiles_for_every_arithmetic() {
             let operands = (0..op.arity()).map(|i| if op.rule() == TypeRule::Select && i == 0 { mask } else { x }.into());
             // Not every row is defined for every dtype: inference says so.
             if let Ok(id) = graph.add_call(&format!("{}_{dtype}", op.name()), op.into(), operands) {
+                graph.add_output(id.into(), OutputKind::User);
+            }
+        }
+    }
+    check(&graph);
+}
+
+#[test]
+fn complex_reductions_compile() {
+    if is_missing() {
+        return;
+    }
+    let mut graph = Graph::new("complex");
+    for dtype in [DType::C64, DType::C128] {
+        let x = graph.add_input(&format!("x_{dtype}"), TensorType::fixed(dtype, &[5, 7]));
+        let power = graph.add_call(&format!("exp_{dtype}"), Pointwise::Exp.into(), [x.into()]).expect("a number");
+        let log = graph.add_call(&format!("log_{dtype}"), Pointwise::Log.into(), [power.into()]).expect("a number");
+        for kind in [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Prod, ReduceKind::Any] {
+            for dim in [0, 1] {
+                let result = if kind == ReduceKind::Any { DType::Bool } else { dtype };
+                let op = Reduce { kind, dims: Axes::from_slice(&[dim]), keepdim: false, dtype: result };
+                let id = graph.add_call(&format!("{}_{dim}_{dtype}", kind.name()), op.into(), [log.into()]).expect("defined");
                 graph.add_output(id.into(), OutputKind::User);
             }
         }

@@ -40,3 +40,16 @@ DEVICE c128 operator/(c128 x, c128 y) {
     return c128((x.re * y.re + x.im * y.im) / scale, (x.im * y.re - x.re * y.im) / scale);
 }
 DEVICE c64 operator/(c64 x, c64 y) { return c64(c128(x) / c128(y)); }
+// C11, G.6.3.1: what an infinite real part makes of an imaginary part that has no direction.
+DEVICE c128 exp_(c128 x) {
+    bool vanishes = x.re == -F64_INF && !isfinite(x.im);
+    bool stays = x.re == F64_INF && !isfinite(x.im);
+    if (vanishes) return c128(0.0, 0.0);
+    if (stays) return c128(F64_INF, F64_NAN);
+    double size = exp(x.re);
+    // A real number stays one.
+    return x.im == 0.0 ? c128(size, x.im) : c128(size * cos(x.im), size * sin(x.im));
+}
+DEVICE c128 log_(c128 x) { return c128(log(hypot(x.re, x.im)), atan2(x.im, x.re)); }
+DEVICE c64 exp_(c64 x) { return c64(exp_(c128(x))); }
+DEVICE c64 log_(c64 x) { return c64(log_(c128(x))); }

@@ -16,6 +16,8 @@ struct DenseShape {
     static constexpr int BM = 128, BN = columns / lanes, BK = 64;  // of a block
     static constexpr int bytes_a = BM * BK * 2, bytes_b = columns * BK * 2, stage_bytes = bytes_a + bytes_b;
     static constexpr int consumer_warps = 8, blocks = 2;
+    static constexpr int copiers = 0;     // threads that copy what the copy engine does not bring
+    static constexpr bool clears = true;  // without any K sums are 0
     static constexpr int staging_bytes = 16 * 128;  // a warp's 16 rows of 64 results of 16 bits
 };
 
@@ -28,7 +30,7 @@ struct DenseRing {
     DEVICE explicit DenseRing(char* shared) : base((shared_address(shared) + 1023) & ~1023u) {
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++) {
-                barrier_init(full(s), 1);
+                barrier_init(full(s), S::copiers + 1);
                 barrier_init(empty(s), S::consumer_warps * S::blocks);
             }
             barrier_init_fence();
@@ -106,6 +108,7 @@ struct DenseTile {
 #pragma unroll 1
         for (int step = 0; step < steps; step++) {
             barrier_wait(ring.full(at.stage), at.phase);
+            if (S::copiers > 0) fence_shared_for_tensor_cores();
             // Either way a warpgroup's 64 rows of A are the next 8 KB.
             const u32 from_a = ring.a(at.stage) + group * 8192, from_b = ring.b(at.stage);
             const u64 a = S::a_major == along_k ? matrix_descriptor(from_a) : matrix_descriptor_of_rows(from_a, 8192);
@@ -126,7 +129,7 @@ struct DenseTile {
         wgmma_wait<0>();
         if (steps > 0) {
             release(before);
-        } else {
+        } else if (S::clears) {
 #pragma unroll
             for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;
         }

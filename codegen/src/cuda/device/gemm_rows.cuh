@@ -53,20 +53,20 @@ struct PlainDepth {
 };
 struct GatheredDepth {
     i64 stride;
-    const i32* list;
+    const i32* list;  // none: plainly
     int divisor;
-    DEVICE i64 at(int k) const { return list[k] / divisor * stride; }
+    DEVICE i64 at(int k) const { return (list == nullptr ? k : list[k] / divisor) * stride; }
 };
 
 struct TileIndex {
-    i64 m, n;
+    int m, n;
 };
 
 // Tile `t` of tiles_m × tiles_n, in bands of 16 tiles along M, so that blocks running together share operands in L2.
-DEVICE TileIndex banded_tile(i64 t, i64 tiles_m, i64 tiles_n) {
-    const i64 band = t / (16 * tiles_n), within = t % (16 * tiles_n);
-    const i64 height = tiles_m - band * 16 < 16 ? tiles_m - band * 16 : 16;
-    return {band * 16 + within % height, within / height};
+DEVICE TileIndex banded_tile(u32 t, u32 tiles_m, u32 tiles_n) {
+    const u32 band = t / (16 * tiles_n), within = t % (16 * tiles_n);
+    const u32 height = tiles_m - band * 16 < 16 ? tiles_m - band * 16 : 16;
+    return {(int)(band * 16 + within % height), (int)(within / height)};
 }
 
 // A run of rows in expert order that one block works on; expert -1 marks rows that no expert takes.

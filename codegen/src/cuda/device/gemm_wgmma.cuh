@@ -1,15 +1,21 @@
-// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it.
+// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it. They take
+// turns, tile by tile: while one stores, with all that its epilogue reads and writes, the other multiplies.
 //
 // Two blocks form a cluster and take neighbouring row tiles against the same columns: each loads half of B and multicasts it to both.
-// B's tile stacks the lanes: 256 / lanes columns of each, so that all lanes of an element are in the registers of one thread.
+// B's tile stacks the lanes: 256 / lanes columns of each, so that all lanes of an element are in the registers of one thread. Two lanes
+// whose matrices take turns column by column are one matrix of pairs.
 
-template <class T_, int lanes_, int stages_>
+template <class T_, class Instruction_, int lanes_, int stages_, bool paired_, bool across_>
 struct WgmmaShape {
     using T = T_;
+    using Instruction = Instruction_;
     static constexpr int lanes = lanes_, stages = stages_;
-    static constexpr int BM = 128, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
+    static constexpr bool paired = paired_;
+    static constexpr bool across = across_;  // B's columns are contiguous, not K
+    static constexpr int BM = 64, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
     static constexpr int bytes_a = BM * BK * 2, bytes_b = 256 * BK * 2, stage_bytes = bytes_a + bytes_b;
-    static constexpr int producers = 128, consumer_warps = 8, blocks = 2;
+    // A stage is read by the warpgroup whose tile it is part of.
+    static constexpr int producers = 128, consumer_warps = 4, blocks = 2;
 };
 
 // A stage and how often the ring came round to it.
@@ -86,25 +92,40 @@ DEVICE void produce_gathered(const WgmmaRing<S>& ring, RingPosition<S>& at, i64 
     }
 }
 
-// The products of one consumer warpgroup: 64 rows.
+// The products of one consumer warpgroup: a tile of 64 rows.
 template <class S, bool gathered>
 struct WgmmaTile {
     const WgmmaRing<S>& ring;
     RingPosition<S> at;
-    int first;  // row of the block's tile
+    int group;
+    u32 turns;  // the next tile is this warpgroup's where they are even
     float d[128];
 
-    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), first(((int)threadIdx.x - S::producers) / 128 * 64) {}
+    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), group((threadIdx.x - S::producers) / 128), turns(group) {
+        if (group == 1) pass_on();
+    }
 
-    // Takes `depth` columns of K from the ring; multiplies them if any of this warpgroup's rows is among the `rows` first.
-    DEVICE void multiply(i64 depth, i64 rows) {
-        const int steps = (int)((depth + S::BK - 1) / S::BK);
-        if (rows <= first) {
+    // True if the next tile, of `depth` columns of K, is the other warpgroup's; its stages are passed over then.
+    DEVICE bool is_others(int depth) {
+        if ((turns++ & 1) == 0) return false;
+        const u32 stage = at.stage + (u32)((depth + S::BK - 1) / S::BK);
+        at.stage = stage % S::stages;
+        at.phase ^= stage / S::stages & 1;
+        return true;
+    }
+
+    // Takes `depth` columns of K from the ring; multiplies them if there are any `rows`.
+    DEVICE void multiply(int depth, int rows) {
+        const int steps = (depth + S::BK - 1) / S::BK;
+        // Barriers tell rounds of the ring by their parity: nobody may look at one whose round before is not over.
+        group_sync(1 + group, 256);
+        if (rows <= 0) {
             for (int step = 0; step < steps; step++) {
                 barrier_wait(ring.full(at.stage), at.phase);
                 release(at.stage);
                 at.advance();
             }
+            pass_on();
             return;
         }
 #pragma unroll
@@ -114,10 +135,11 @@ struct WgmmaTile {
         for (int step = 0; step < steps; step++) {
             barrier_wait(ring.full(at.stage), at.phase);
             if (gathered) fence_shared_for_tensor_cores();
-            const u64 a = matrix_descriptor(ring.a(at.stage) + first * 128), b = matrix_descriptor(ring.b(at.stage));
+            const u64 a = matrix_descriptor(ring.a(at.stage));
+            const u64 b = S::across ? matrix_descriptor_of_rows(ring.b(at.stage), 8192) : matrix_descriptor(ring.b(at.stage));
             wgmma_fence();
 #pragma unroll
-            for (int slice = 0; slice < S::BK / 16; slice++) Wgmma<typename S::T>::add(d, a + slice * 2, b + slice * 2);
+            for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * 2, b + slice * (S::across ? 128 : 2), 1);
             wgmma_commit();
             // The products of one stage stay in flight.
             if (step > 0) {
@@ -127,29 +149,52 @@ struct WgmmaTile {
             before = at.stage;
             at.advance();
         }
+        pass_on();
         wgmma_wait<0>();
+        // The compiler may otherwise read sums ahead of the wait, and then serialises the products (ptxas' C7514).
+#pragma unroll
+        for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i])::"memory");
         if (steps > 0) release(before);
     }
 
     // Calls `visit(m, n, values)` for each pair of neighbouring columns of the tile, with the pair of every lane.
     template <class Visit>
     DEVICE void each(const Visit& visit) const {
-        const int lane = threadIdx.x % 32, m0 = first + threadIdx.x / 32 % 4 * 16 + lane / 4, n0 = lane % 4 * 2;
+        const int lane = threadIdx.x % 32, m0 = threadIdx.x / 32 % 4 * 16 + lane / 4, quad = lane % 4;
 #pragma unroll
         for (int half = 0; half < 2; half++)
+            if constexpr (S::paired) {
+                // Lanes hold one pair of columns of either eight; neighbours exchange, and then hold two of one.
+                const bool odd = quad & 1;
 #pragma unroll
-            for (int j = 0; j < S::BN / 8; j++) {
-                float values[S::lanes][2];
+                for (int j = 0; j < 32; j += 2) {
+                    const int low = j * 4 + half * 2, high = low + 4;
+                    float values[2][2];
 #pragma unroll
-                for (int l = 0; l < S::lanes; l++) {
-                    values[l][0] = d[l * (128 / S::lanes) + j * 4 + half * 2];
-                    values[l][1] = d[l * (128 / S::lanes) + j * 4 + half * 2 + 1];
+                    for (int l = 0; l < 2; l++) {
+                        const float mine = odd ? d[high + l] : d[low + l], other = __shfl_xor_sync(0xffffffffu, odd ? d[low + l] : d[high + l], 1);
+                        values[l][0] = odd ? other : mine;
+                        values[l][1] = odd ? mine : other;
+                    }
+                    visit(m0 + half * 8, j * 4 + (odd ? 3 : 0) + quad, values);
                 }
-                visit(m0 + half * 8, n0 + j * 8, values);
+            } else {
+#pragma unroll
+                for (int j = 0; j < S::BN / 8; j++) {
+                    float values[S::lanes][2];
+#pragma unroll
+                    for (int l = 0; l < S::lanes; l++) {
+                        values[l][0] = d[l * (128 / S::lanes) + j * 4 + half * 2];
+                        values[l][1] = d[l * (128 / S::lanes) + j * 4 + half * 2 + 1];
+                    }
+                    visit(m0 + half * 8, quad * 2 + j * 8, values);
+                }
             }
     }
 
 private:
+    // The other warpgroup may multiply.
+    DEVICE void pass_on() const { group_arrive(1 + (group ^ 1), 256); }
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {
         const u32 lane = threadIdx.x % 32;

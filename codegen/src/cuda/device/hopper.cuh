@@ -115,6 +115,9 @@ DEVICE void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;
 // Waits for `threads` threads at a barrier of their own; 0 is __syncthreads.
 DEVICE void group_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 
+// The same without waiting: for those who do.
+DEVICE void group_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
 // What generic accesses wrote to shared memory, ordered before what the tensor cores read.
 DEVICE void fence_shared_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -160,8 +163,3 @@ DEVICE u64 matrix_descriptor(u32 shared) {
 DEVICE u64 matrix_descriptor_of_rows(u32 shared, u32 chunk_bytes) {
     return (u64)((shared & 0x3ffff) >> 4) | ((u64)(chunk_bytes >> 4) << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }
-
-// d += a · bᵀ for a of 64 × 16 and b of 256 × 16, by a warpgroup. A lane's d[4 j + 2 h + e] is row 16 · warp + lane / 4 + 8 h, column
-// 8 j + 2 (lane % 4) + e. Specialised for the types that a kernel multiplies.
-template <class T>
-struct Wgmma;

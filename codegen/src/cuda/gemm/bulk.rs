@@ -111,9 +111,9 @@ pub(super) fn batches(walked: &Walked) -> (&'static str, Vec<&'static str>) {
 }
 
 /// The first result that the copy engine can store, if there is one.
-pub(super) fn staged(step: &Step, walked: &Walked) -> Option<usize> {
+pub(super) fn staged(step: &Step, product: &Product<'_>, walked: &Walked) -> Option<usize> {
     let fits = |y: &TensorRef| matches!(y.dtype, DType::Bf16 | DType::F16) && divisible(&y.layout.offset, 8);
-    if !divisible(&walked.columns, 8) {
+    if product.packed > 0 || !divisible(&walked.columns, 8) {
         return None;
     }
     step.outputs.iter().position(fits)

@@ -124,7 +124,7 @@ impl Dense {
              const int m0 = index.m * {height} + rank * {down}, n0 = index.n * {width} + rank * {across};\n\
              [[maybe_unused]] const int rows = (int){m} - m0;\n{split}"
         );
-        let staged = bulk::staged(step, walked);
+        let staged = bulk::staged(step, product, walked);
         let map = staged.map(|i| kernel.tensor_map(bulk::map_of_results(&step.outputs[i], walked)));
         let visit = product.epilogue(&mut kernel, step, walked, &names, 2, staged)?;
         let (open, close, finish) = match &map {

@@ -6,7 +6,8 @@ use super::super::{
     kernel::{Code, Header, Kernel},
     loops::Loop,
 };
-use crate::{BufferId, TensorRef};
+use super::ordered::{self, Key};
+use crate::TensorRef;
 use eglu_ir::Dim;
 
 /// Ids that one block of the counting kernels takes (`dispatch_ids` in the device library).
@@ -47,7 +48,7 @@ fn tile_list(emitter: &mut Emitter, rows: &Dim, groups: i64, heights: &[Height])
 /// Rows ordered by expert, for every product of those ids.
 pub(in super::super) struct Order {
     /// The ids: where they lie, and the number of experts.
-    ids: (BufferId, Dim, Loop, i64),
+    ids: Key,
     /// How many rows of each block of ids are each expert's; `None` where one cluster does it all.
     counts: Option<usize>,
     starts: usize,
@@ -83,8 +84,7 @@ pub(super) fn by_ids(
     if experts >= 1024 {
         return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
     }
-    let walk = Loop::new(&ids.layout.shape, &[ids.layout.strides.to_vec()]);
-    let key = (ids.buffer, ids.layout.offset.clone(), walk, experts);
+    let key = ordered::key(ids, experts);
     let known = emitter.orders.iter().position(|order| order.ids == key);
     let at = known.map_or_else(|| new_order(emitter, ids, key), Ok)?;
     let (counts, starts, order) = (emitter.orders[at].counts, emitter.orders[at].starts, emitter.orders[at].order);
@@ -122,7 +122,7 @@ pub(super) fn by_ids(
 
 /// Makes room for an order, and counts the rows of each expert if that takes a kernel of its own; returns the position among the emitter's
 /// orders.
-fn new_order(emitter: &mut Emitter, ids: &TensorRef, key: (BufferId, Dim, Loop, i64)) -> Emit<usize> {
+fn new_order(emitter: &mut Emitter, ids: &TensorRef, key: Key) -> Emit<usize> {
     let (rows, experts) = (elements(ids), key.3);
     let in_cluster = emitter.target.arch >= 90 && experts <= MOST_IN_CLUSTER;
     let lines = if in_cluster { Dim::from(1) } else { rows.ceil_div(IDS_PER_BLOCK) };

@@ -5,6 +5,7 @@ use super::super::{
     error::Emit,
     kernel::{Kernel, divisible},
 };
+use crate::BufferId;
 use eglu_ir::{DType, Dim, Program, Ref, ops::Pointwise, program::InstrOp};
 
 /// A tensor read or written at (row, column): `pointer[base + row · row_stride + column · column_stride]`.
@@ -15,11 +16,16 @@ pub(super) struct Place {
     pub column_stride: Dim,
     /// Condition under which it reads as zero.
     pub absent: Option<&'static str>,
+    /// What is read, with the offset of its first element: tells which places are neighbours.
+    pub origin: Option<(BufferId, Dim)>,
+    /// Its rows lie in the order of the tiles.
+    pub ordered: bool,
 }
 
 impl Place {
     fn at(&self, kernel: &mut Kernel, column: &str) -> String {
-        let offset = kernel.offset(&["row".into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
+        let row = if self.ordered { "place" } else { "row" };
+        let offset = kernel.offset(&[row.into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
         format!("{}[{} + {offset}]", self.pointer, self.base)
     }
 }
@@ -33,12 +39,16 @@ pub(super) struct Epilogue<'a> {
     pub columns: Dim,
     /// Expression of the row that tile row `m` stands for.
     pub row: String,
+    /// Expression of its row in tensors in the order of the tiles.
+    pub place: Option<String>,
     /// Condition under which zeros are stored instead.
     pub dropped: Option<&'static str>,
     /// How many neighbouring columns a visit brings.
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
     pub staged: Option<usize>,
+    /// A result that is not stored but goes to `staged[m * pitch + n]` of shared memory, and the pitch.
+    pub folded: Option<(usize, i64)>,
 }
 
 impl Epilogue<'_> {
@@ -53,25 +63,35 @@ impl Epilogue<'_> {
         for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
             args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
         }
-        for capture in &self.captures {
-            let read = format!("up({})", capture.at(kernel, "(column + e)"));
-            args.push(match capture.absent {
+        let mut declare = String::new();
+        for i in 0..self.captures.len() {
+            let read = self.read(kernel, i, self.program.params[lanes + i], &mut declare)?;
+            args.push(match self.captures[i].absent {
                 Some(condition) => format!("({condition} ? decltype({read})(0) : {read})"),
                 None => read,
             });
         }
-        let (mut declare, mut zero, mut stores) = (String::new(), String::new(), String::new());
-        for (i, (output, &(_, dtype))) in self.outputs.iter().zip(&self.program.results).enumerate() {
+        let (mut zero, mut stores) = (String::new(), String::new());
+        for (i, &(_, dtype)) in self.program.results.iter().enumerate() {
             let ty = ctype::storage(dtype)?;
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
-            let pairs =
-                self.run == 2 && output.column_stride.is(1) && divisible(&output.row_stride, 2) && divisible(&self.columns, 2);
+            let Some(output) = self.outputs.get(i) else {
+                let pitch = self.folded.filter(|&(result, _)| result == i).map(|(_, pitch)| pitch);
+                let stage = |pitch| format!("for (int e = 0; e < {}; e++) staged[m * {pitch} + n + e] = q{i}.at[e];\n", self.run);
+                stores += &pitch.map_or_else(String::new, stage);
+                continue;
+            };
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
-            } else if pairs {
+            } else if self.in_pairs(output) && output.column_stride.is(1) {
                 format!("*(Pack<{ty}, 2>*)&{} = q{i};\n", output.at(kernel, "column"))
+            } else if self.take_turns(i) {
+                let (at, odd) = (output.at(kernel, "column"), i + 1);
+                format!("*(Pack<{ty}, 4>*)&{at} = Pack<{ty}, 4>{{{{q{i}.at[0], q{odd}.at[0], q{i}.at[1], q{odd}.at[1]}}}};\n")
+            } else if i > 0 && self.take_turns(i - 1) {
+                String::new()
             } else {
                 format!("for (int e = 0; e < valid; e++) {} = q{i}.at[e];\n", output.at(kernel, "(column + e)"))
             };
@@ -94,12 +114,73 @@ impl Epilogue<'_> {
             1 => (1, "1".to_string()),
             run => (run, format!("column + 1 < {columns} ? {run} : 1")),
         };
+        let place =
+            self.place.as_ref().map_or_else(String::new, |place| format!("[[maybe_unused]] const i64 place = {place};\n"));
         Ok(format!(
             "[&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             const i64 row = {};\nconst int valid = {valid};\n{declare}\
+             [[maybe_unused]] const i64 row = {};\n{place}const int valid = {valid};\n{declare}\
              #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
             self.row
         ))
+    }
+}
+
+impl Epilogue<'_> {
+    /// Column `e` of capture `i`, as arithmetic sees it. Where neighbouring columns lie together, `declare` reads the run at once.
+    fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, declare: &mut String) -> Emit<String> {
+        let capture = &self.captures[i];
+        let ty = ctype::storage(dtype)?;
+        let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, 2));
+        if self.in_pairs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
+            *declare += &format!("const Pack<{ty}, 2> c{i} = *(const Pack<{ty}, 2>*)&{};\n", capture.at(kernel, "column"));
+            return Ok(format!("up(c{i}.at[e])"));
+        }
+        // Two captures may take turns; the earlier of them reads for both.
+        let partner = (0..self.captures.len()).find(|&other| self.interleave(i, other) || self.interleave(other, i));
+        if let Some(other) = partner {
+            let even = if self.interleave(i, other) { i } else { other };
+            if i < other {
+                let at = self.captures[even].at(kernel, "column");
+                *declare += &format!("const Pack<{ty}, 4> c{even} = *(const Pack<{ty}, 4>*)&{at};\n");
+            }
+            return Ok(format!("up(c{even}.at[2 * e + {}])", usize::from(i != even)));
+        }
+        Ok(format!("up({})", capture.at(kernel, "(column + e)")))
+    }
+
+    /// Captures `first` and `second` are the even and odd columns of one tensor of 16-bit elements.
+    fn interleave(&self, first: usize, second: usize) -> bool {
+        let (a, b) = (&self.captures[first], &self.captures[second]);
+        let lanes = self.program.params.len() - self.captures.len();
+        let dtypes = [first, second].map(|i| self.program.params[lanes + i]);
+        let (Some((from, offset)), Some((other, next))) = (&a.origin, &b.origin) else { return false };
+        from == other
+            && *next == offset.clone() + Dim::from(1)
+            && dtypes[0] == dtypes[1]
+            && dtypes[0].size() == 2
+            && [&a.column_stride, &b.column_stride].iter().all(|stride| stride.is(2))
+            && a.row_stride == b.row_stride
+            && a.base == b.base
+            && a.absent == b.absent
+            && self.in_pairs(a)
+            && divisible(&a.row_stride, 4)
+            && divisible(offset, 4)
+    }
+
+    /// A visit's two columns both exist, and start on an even element of a row.
+    fn in_pairs(&self, place: &Place) -> bool {
+        self.run == 2 && divisible(&place.row_stride, 2) && divisible(&self.columns, 2)
+    }
+
+    /// Results `i` and `i + 1` take turns in one tensor.
+    fn take_turns(&self, i: usize) -> bool {
+        let (Some(a), Some(b)) = (self.outputs.get(i), self.outputs.get(i + 1)) else { return false };
+        let dtypes = [i, i + 1].map(|i| self.program.results[i].1);
+        a.pointer == b.pointer
+            && [a, b].iter().all(|place| place.column_stride.is(2) && self.in_pairs(place))
+            && (a.base.as_str(), b.base.as_str()) == ("0", "1")
+            && dtypes[0] == dtypes[1]
+            && dtypes[0].size() <= 4
     }
 }
 

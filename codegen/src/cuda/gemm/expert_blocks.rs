@@ -69,7 +69,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Mai
     }
     text += &main.multiply(dtype, [walk_a, walk_b.unwrap_or(walk_a)], rows_type, &k_strides)?;
 
-    text += &product.store(&mut kernel, order.as_deref(), "work.start")?;
+    text += &product.store(emitter, &mut kernel, order.as_deref(), "work.start")?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let (threads, shared_bytes) = ([main.threads(), 1], main.shared_bytes(lanes));
     let experts = experts_of(&product.weights[0])?;

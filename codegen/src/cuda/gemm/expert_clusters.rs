@@ -9,7 +9,7 @@ use super::{
         program::{self, Results},
     },
     expert_product::{ExpertProduct, Rows},
-    wgmma::{Persistent, Wgmma, lane_params, resident_grid},
+    wgmma::{Persistent, Wgmma, resident_grid},
 };
 use eglu_ir::Dim;
 
@@ -24,13 +24,14 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
     let order = product.dispatched.order.map(|order| kernel.scratch("const i32", order));
     let (columns, depth) = (product.columns(), &product.depth);
     let ((tile_rows, bn), n, k) = (main.tile(), kernel.dim(columns), kernel.dim(depth));
-    let setup = format!("const i64 tiles_m = *{tile_count}, tiles_n = ({n} + {bn} - 1) / {bn}, total = tiles_m * tiles_n;\n");
+    let setup =
+        format!("const u32 tiles_m = *{tile_count}, tiles_n = (u32)(({n} + {bn} - 1) / {bn}), total = tiles_m * tiles_n;\n");
     let locate = format!(
         "const TileIndex at = banded_tile(t, tiles_m, tiles_n);\nconst RowTile work = {tiles}[at.m];\n\
-         const bool narrow = work.rows <= {half};\nif (narrow && at.n * 2 >= tiles_n) continue;\n\
+         const bool narrow = work.rows <= {half};\nif (narrow && at.n * 2 >= (int)tiles_n) continue;\n\
          const int skipped = narrow ? 0 : (int)rank * {half}, start = work.start + skipped;\n\
-         const i64 n0 = (narrow ? at.n * 2 + rank : at.n) * {bn};\nconst int rows = n0 < {n} ? work.rows - skipped : 0;\n\
-         [[maybe_unused]] const i64 expert = work.expert < 0 ? 0 : work.expert, depth = work.expert < 0 ? 0 : {k};\n",
+         const int n0 = (narrow ? at.n * 2 + (int)rank : at.n) * {bn};\nconst int rows = n0 < {n} ? work.rows - skipped : 0;\n\
+         [[maybe_unused]] const int expert = work.expert < 0 ? 0 : work.expert, depth = work.expert < 0 ? 0 : (int){k};\n",
         half = tile_rows / 2,
     );
     let by_copies = match (&product.rows, &order) {
@@ -61,13 +62,11 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
             )
         }
     };
-    let lanes = product.weights.iter().map(|w| {
-        let [experts, rows, _] = [0, 1, 2].map(|i| w.layout.shape[i].clone());
-        main.map_of_lane(w, [&w.layout.strides[0], &w.layout.strides[1]], [experts, rows, depth.clone()])
-    });
-    let load_b = main.load_b(&lane_params(&mut kernel, lanes), "expert");
-    let store = product.store(&mut kernel, order.as_deref(), "start")?;
+    let lanes: Vec<String> = main.maps_of_lanes(&product.weights).into_iter().map(|map| kernel.tensor_map(map)).collect();
+    let load_b = main.load_b(&lanes, "expert");
+    let store = product.store(emitter, &mut kernel, order.as_deref(), "start")?;
     let items = program::function("epilogue", product.program, Results::Stored)?;
+    let setup = format!("wait_for_kernel_before();\n{}{setup}", kernel.reads_from_here());
     let code = Persistent { setup, locate, produce, load_b, gathered, store }.code(main, dtype, &items)?;
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
     Ok(())

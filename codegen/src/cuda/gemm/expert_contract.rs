@@ -19,30 +19,32 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (x, ids, rest) = (tensor(step, 0)?, tensor(step, 1)?, tensors(step, 2)?);
     let (weights, captures) = rest.split_at(op.lanes);
     let (tables, captures) = captures.split_at(op.tables);
-    let (experts, rows, columns) = (experts_of(weights[0])?, elements(ids), weights[0].layout.shape[1].as_const());
-    let strides: Vec<Strides<'_>> =
-        std::iter::once(Strides::of_rows(x)).chain(weights.iter().map(|w| Strides::of_lane(w))).collect();
+    let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
+    let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        match Wgmma::choose(emitter.target, x.dtype, op.lanes, [rows, columns], &strides) {
+        match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
             Ok(main) => Engine::Clusters(main),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, op.lanes, rows, columns), why),
         }
     });
     let heights: Vec<dispatch::Height> = cases.iter().map(|(engine, when)| (engine.tile(), when.clone())).collect();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, true)?;
+    let dispatched = match op.grouped {
+        true => dispatch::by_offsets(emitter, ids, experts, &rows, &heights)?,
+        false => dispatch::by_ids(emitter, ids, experts, &heights, true)?,
+    };
     for (engine, when) in cases {
         let product = ExpertProduct {
             name: "expert_contract",
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
             count: rows.clone(),
-            rows: Rows::Gathered(x, op.repeat as i64),
+            rows: if op.grouped { Rows::Tensor(x) } else { Rows::of(emitter, x, op.repeat as i64) },
             weights: weights.iter().map(|&w| w.clone()).collect(),
             biases: tables.to_vec(),
             captures: captures.to_vec(),
             program: &op.program,
             target: Target::Tensors { outputs: &step.outputs, packed: op.packed, interleaved: op.interleaved },
-            unordered: true,
+            unordered: !op.grouped,
             dispatched: &dispatched,
             engine,
             when,

@@ -8,23 +8,35 @@ use super::{
         kernel::{Code, Kernel},
         program::{self, Results},
     },
-    dispatch,
+    dispatch::{self, Dispatched},
     epilogue::{Epilogue, Place},
     main_loop::MainLoop,
     operand::Walk,
+    outer_column, outer_wgmma,
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{Dim, Program, ops::ExpertOuter};
 
-/// A block to each tile of each expert's matrix; it walks that expert's rows, in their order, so that sums are the same in every run.
+/// `Σ a[s]ᵀ · b[s]` over each expert's rows; experts without rows give zeros.
 pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &ExpertOuter) -> Emit<()> {
     let (a, b, ids) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?);
-    let output = &step.outputs[0];
     let experts = op.experts.as_const().ok_or_else(|| Unsupported::new("the number of experts must be known"))?;
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
+    if outer_column::fits([a, b]) {
+        return outer_column::emit(emitter, step, op, experts, &dispatched);
+    }
+    match outer_wgmma::refuses(emitter.target, [a, b]) {
+        Ok(()) => outer_wgmma::emit(emitter, step, op, experts, &dispatched),
+        Err(why) => blocks(emitter, step, op, experts, &dispatched, why),
+    }
+}
+
+/// A block to each tile of each expert's matrix; it walks that expert's rows, in their order, so that sums are the same in every run.
+fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, dispatched: &Dispatched, why: &str) -> Emit<()> {
+    let (a, b, ids, output) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?, &step.outputs[0]);
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
     let main = MainLoop::choose(emitter.target, a.dtype, 1, rows.as_const(), columns.as_const());
     let (bm, bn) = main.tile();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &[], false)?;
     let (Some(order), Some(starts)) = (dispatched.order, dispatched.starts) else {
         return Err(Unsupported::new("rows that stay in place have no experts"));
     };
@@ -35,21 +47,28 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
     let (m, n, total) = (kernel.dim(rows), kernel.dim(columns), kernel.dim(&elements(ids)));
     let ty = ctype::storage(a.dtype)?;
     let stride = [a, b].map(|x| kernel.dim(&x.layout.strides[1]));
+    // In the expert order an expert's rows are neighbours.
+    let [first_a, first_b] = [a, b].map(|x| match emitter.is_ordered(x) {
+        true => format!("start * {} + ", kernel.dim(&x.layout.strides[0])),
+        false => String::new(),
+    });
     let mut text = format!(
-        "const i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
+        "// Not by wgmma: {why}.\nconst i64 tiles_m = ({m} + {bm} - 1) / {bm}, tiles_n = ({n} + {bn} - 1) / {bn};\n\
          const i64 expert = blockIdx.x / (tiles_m * tiles_n);\n\
          const TileIndex at = banded_tile(blockIdx.x % (tiles_m * tiles_n), tiles_m, tiles_n);\n\
          const i64 m0 = at.m * {bm}, n0 = at.n * {bn}, rows = {m} - m0;\n\
          // Without ids nothing was written there.\n\
          const i32 start = {total} == 0 ? 0 : {starts}[expert];\nconst i64 depth = {total} == 0 ? 0 : {starts}[expert + 1] - start;\n\
-         const PlainRows<{ty}> rows_a{{{from_a} + m0 * {sa}, {sa}, rows}};\n\
-         const PlainRows<{ty}> rows_b0{{{from_b} + n0 * {sb}, {sb}, {n} - n0}};\n",
+         const PlainRows<{ty}> rows_a{{{from_a} + {first_a}m0 * {sa}, {sa}, rows}};\n\
+         const PlainRows<{ty}> rows_b0{{{from_b} + {first_b}n0 * {sb}, {sb}, {n} - n0}};\n",
         sa = stride[0],
         sb = stride[1],
     );
     let walks = [a, b].map(|x| walk(main, x));
-    let depths = [(a, op.a_repeat), (b, op.b_repeat)]
-        .map(|(x, repeat)| format!("GatheredDepth{{{}, {order} + start, {repeat}}}", kernel.dim(&x.layout.strides[0])));
+    let depths = [(a, op.a_repeat), (b, op.b_repeat)].map(|(x, repeat)| {
+        let list = if emitter.is_ordered(x) { "nullptr".into() } else { format!("{order} + start") };
+        format!("GatheredDepth{{{}, {list}, {repeat}}}", kernel.dim(&x.layout.strides[0]))
+    });
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let program = Program::identity(a.dtype, op.dtype);
@@ -59,6 +78,8 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         row_stride: columns.clone(),
         column_stride: Dim::from(1),
         absent: None,
+        origin: None,
+        ordered: false,
     };
     let epilogue = Epilogue {
         program: &program,
@@ -66,9 +87,11 @@ pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &Ex
         outputs: vec![place],
         columns: columns.clone(),
         row: "m0 + m".into(),
+        place: None,
         dropped: None,
         run: 2,
         staged: None,
+        folded: None,
     };
     text += &epilogue.store(&mut kernel, 1)?;
     let code = Code {

@@ -5,7 +5,7 @@ use super::{
         ctype,
         emitter::Emitter,
         error::{Emit, Unsupported},
-        kernel::{Kernel, broadcast_strides},
+        kernel::{Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
@@ -49,6 +49,13 @@ pub(super) enum Rows<'a> {
     Scratch(usize),
 }
 
+impl<'a> Rows<'a> {
+    /// The rows of `x`, each of which stands for `repeat` ids.
+    pub fn of(emitter: &Emitter, x: &'a TensorRef, repeat: i64) -> Rows<'a> {
+        if emitter.is_ordered(x) { Rows::Tensor(x) } else { Rows::Gathered(x, repeat) }
+    }
+}
+
 /// Where a row of the result goes.
 pub(super) enum Target<'a> {
     Tensor(&'a TensorRef),
@@ -88,7 +95,7 @@ pub(super) struct ExpertProduct<'a> {
     pub captures: Vec<&'a TensorRef>,
     pub program: &'a Program,
     pub target: Target<'a>,
-    /// Results go back to where their ids stood.
+    /// Results go back to where their ids stood, but for tensors in expert order.
     pub unordered: bool,
     pub dispatched: &'a Dispatched,
     pub engine: Engine,
@@ -113,47 +120,64 @@ impl ExpertProduct<'_> {
     }
 
     /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
-    pub fn store(&self, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
+    pub fn store(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
         let columns = self.columns().clone();
         let mut captures = Vec::new();
         for bias in &self.biases {
             let pointer = kernel.read(bias)?;
             let base = kernel.offset(&["expert".into()], &bias.layout.strides[..1]);
             let (row_stride, column_stride) = (Dim::from(0), bias.layout.strides[1].clone());
-            captures.push(Place { pointer, base, row_stride, column_stride, absent: Some("work.expert < 0") });
+            // Every expert's row starts as the first does.
+            let origin = divisible(&bias.layout.strides[0], 4).then(|| (bias.buffer, bias.layout.offset.clone()));
+            captures.push(Place {
+                pointer,
+                base,
+                row_stride,
+                column_stride,
+                absent: Some("work.expert < 0"),
+                origin,
+                ordered: false,
+            });
         }
         for capture in &self.captures {
             let strides = broadcast_strides(capture, &[self.count.clone(), columns.clone()]);
             let [row_stride, column_stride] = [0, 1].map(|i| strides[i].clone());
-            captures.push(Place { pointer: kernel.read(capture)?, base: "0".into(), row_stride, column_stride, absent: None });
+            let (pointer, base) = (kernel.read(capture)?, "0".into());
+            let origin = Some((capture.buffer, capture.layout.offset.clone()));
+            let ordered = emitter.is_ordered(capture);
+            captures.push(Place { pointer, base, row_stride, column_stride, absent: None, origin, ordered });
         }
-        let outputs = self.places(kernel, &columns)?;
+        let outputs = self.places(emitter, kernel, &columns)?;
         let row = match order {
             Some(order) if self.unordered => format!("__ldg({order} + ({start} + m))"),
             _ => format!("{start} + m"),
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
-        Epilogue { program: self.program, captures, outputs, columns, row, dropped, run: 2, staged: None }
+        let place = Some(format!("{start} + m"));
+        Epilogue { program: self.program, captures, outputs, columns, row, place, dropped, run: 2, staged: None, folded: None }
             .store(kernel, self.weights.len())
     }
 
     /// Where each result goes.
-    fn places(&self, kernel: &mut Kernel, columns: &Dim) -> Emit<Vec<Place>> {
-        let dense = |pointer: String| Place {
+    fn places(&self, emitter: &Emitter, kernel: &mut Kernel, columns: &Dim) -> Emit<Vec<Place>> {
+        let dense = |pointer: String, ordered: bool| Place {
             pointer,
+            ordered,
             base: "0".into(),
             row_stride: columns.clone(),
             column_stride: Dim::from(1),
             absent: None,
+            origin: None,
         };
         let (outputs, packed, interleaved) = match self.target {
-            Target::Tensor(y) => return Ok(vec![dense(kernel.write(y)?)]),
+            Target::Tensor(y) => return Ok(vec![dense(kernel.write(y)?, emitter.is_ordered(y))]),
             Target::Scratch(s) => {
-                return Ok(vec![dense(kernel.scratch(ctype::storage(self.program.results[0].1)?, s))]);
+                return Ok(vec![dense(kernel.scratch(ctype::storage(self.program.results[0].1)?, s), false)]);
             }
             Target::Tensors { outputs, packed, interleaved } => (outputs, packed, interleaved),
         };
-        let pointers = outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
+        let pointers =
+            outputs.iter().map(|y| Ok((kernel.write(y)?, emitter.is_ordered(y)))).collect::<Emit<Vec<(String, bool)>>>()?;
         let mut places = Vec::new();
         for i in 0..packed {
             let count = Dim::from(packed as i64);
@@ -161,10 +185,10 @@ impl ExpertProduct<'_> {
                 true => (i.to_string(), count.clone()),
                 false => (kernel.dim(&(columns.clone() * Dim::from(i as i64))), Dim::from(1)),
             };
-            let (pointer, row_stride) = (pointers[0].clone(), columns.clone() * count);
-            places.push(Place { pointer, base, row_stride, column_stride, absent: None });
+            let ((pointer, ordered), row_stride) = (pointers[0].clone(), columns.clone() * count);
+            places.push(Place { pointer, base, row_stride, column_stride, absent: None, origin: None, ordered });
         }
-        places.extend(pointers[usize::from(packed > 0)..].iter().cloned().map(dense));
+        places.extend(pointers[usize::from(packed > 0)..].iter().cloned().map(|(pointer, ordered)| dense(pointer, ordered)));
         Ok(places)
     }
 }

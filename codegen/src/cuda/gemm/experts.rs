@@ -62,13 +62,13 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
             dtype: x.dtype,
             depth: x.layout.shape[1].clone(),
             count: rows.clone(),
-            rows: Rows::Gathered(x, 1),
+            rows: Rows::of(emitter, x, 1),
             weights: vec![w.clone()],
             biases: bias.into_iter().collect(),
             captures: vec![],
             program: &program,
             target: Target::Tensor(&step.outputs[0]),
-            unordered: true,
+            unordered: !emitter.is_ordered(&step.outputs[0]),
             dispatched: &dispatched,
             engine,
             when,
@@ -83,13 +83,13 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
 fn single(emitter: &Emitter, x: &TensorRef, weight: &TensorRef, experts: i64, stored: DType) -> Vec<(Engine, Dim)> {
     let [rows, depth] = [0, 1].map(|i| &x.layout.shape[i]);
     let columns = weight.layout.shape[1].as_const();
-    let strides = [Strides::of_rows(x), Strides::of_lane(weight)];
+    let strides = Strides::of_rows(x);
     RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, rows, experts), |rows| {
         let variant = Variant::of(rows);
-        if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides[0], depth, &[weight]) {
+        if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides, depth, &[weight]) {
             return Engine::Swapped(main);
         }
-        match Wgmma::choose(emitter.target, x.dtype, 1, [rows, columns], &strides) {
+        match Wgmma::choose(emitter.target, x.dtype, rows, &strides, &[weight]) {
             Ok(main) => Engine::Clusters(main),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, 1, rows, columns), why),
         }

@@ -1,7 +1,6 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
 mod bulk;
-mod decode;
 mod dense;
 mod dispatch;
 mod engine;
@@ -13,10 +12,15 @@ mod expert_outer;
 mod expert_product;
 mod expert_swapped;
 mod experts;
+mod few;
+mod fold;
 mod instruction;
 mod main_loop;
 mod moe;
 mod operand;
+mod ordered;
+mod outer_column;
+mod outer_wgmma;
 mod product;
 mod stream;
 mod swapped;
@@ -27,4 +31,5 @@ pub(super) use expert_contract::expert_contract;
 pub(super) use expert_outer::expert_outer;
 pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
+pub(super) use ordered::find as ordered_buffers;
 pub(super) use product::{contract, dense_glu, matmul};

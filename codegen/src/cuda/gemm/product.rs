@@ -5,12 +5,13 @@ use super::{
         ctype,
         emitter::{Emitter, flat, optional, tensor, tensors},
         error::{Emit, Unsupported},
-        kernel::{Code, Kernel, broadcast_strides},
+        kernel::{Code, Header, Kernel, broadcast_strides},
         loops::Loop,
         program::{self, Results},
     },
     engine::{self, Engine},
     epilogue::{Epilogue, Place, with_biases},
+    fold::{self, Fold, Folding},
     main_loop::MainLoop,
     operand::Walk,
 };
@@ -28,13 +29,18 @@ pub(super) struct Product<'a> {
     pub bs: Vec<TensorRef>,
     pub captures: Vec<&'a TensorRef>,
     pub program: &'a Program,
+    /// Results that share the first output, and whether their columns alternate.
+    pub packed: usize,
+    pub interleaved: bool,
+    /// Reductions of the last results.
+    pub folds: Vec<Fold>,
 }
 
 /// `a · b`.
 pub(in super::super) fn matmul(emitter: &mut Emitter, step: &Step) -> Emit<()> {
     let (a, b) = (tensor(step, 0)?, tensor(step, 1)?);
     let program = Program::identity(a.dtype, step.outputs[0].dtype);
-    emit(emitter, step, Product { name: "matmul", a: a.clone(), bs: vec![transposed(b)], captures: vec![], program: &program })
+    emit(emitter, step, Product::new("matmul", a.clone(), vec![transposed(b)], vec![], &program))
 }
 
 /// Products that share `a`, with an epilogue.
@@ -42,11 +48,9 @@ pub(in super::super) fn contract(emitter: &mut Emitter, step: &Step, op: &Contra
     let operands = tensors(step, 0)?;
     let (bs, captures) = operands[1..].split_at(op.lanes);
     let bs = bs.iter().map(|b| transposed(b)).collect();
-    emit(
-        emitter,
-        step,
-        Product { name: "contract", a: operands[0].clone(), bs, captures: captures.to_vec(), program: &op.program },
-    )
+    let program = fold::unrounded(op);
+    let product = Product::new("contract", operands[0].clone(), bs, captures.to_vec(), &program);
+    emit(emitter, step, Product { packed: op.packed, interleaved: op.interleaved, folds: fold::folds(op), ..product })
 }
 
 /// A dense gated linear unit: two lanes.
@@ -55,8 +59,7 @@ pub(in super::super) fn dense_glu(emitter: &mut Emitter, step: &Step, op: &Dense
     let biases = [optional(step, 2), optional(step, 4)];
     let program = with_biases(&op.program, &biases.map(|bias| bias.map(|b| b.dtype)));
     let captures = biases.into_iter().flatten().collect();
-    let product = Product { name: "dense_glu", a: x.clone(), bs: vec![gate.clone(), up.clone()], captures, program: &program };
-    emit(emitter, step, product)
+    emit(emitter, step, Product::new("dense_glu", x.clone(), vec![gate.clone(), up.clone()], captures, &program))
 }
 
 fn transposed(b: &TensorRef) -> TensorRef {
@@ -89,7 +92,7 @@ pub(super) struct Walked {
 
 impl Walked {
     fn new(step: &Step, product: &mut Product<'_>) -> Emit<Walked> {
-        let mut shape: Vec<Dim> = step.outputs[0].layout.shape.to_vec();
+        let mut shape = product.shape(step);
         if product.a.layout.shape.len() == 1 {
             product.a.layout.shape.insert(0, Dim::from(1));
             product.a.layout.strides.insert(0, Dim::from(0));
@@ -142,10 +145,76 @@ pub(super) fn k_stride(matrix: &TensorRef) -> Dim {
     matrix.layout.strides[matrix.layout.strides.len() - 1].clone()
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
+    /// A product all of whose results are outputs.
+    fn new(
+        name: &'static str,
+        a: TensorRef,
+        bs: Vec<TensorRef>,
+        captures: Vec<&'a TensorRef>,
+        program: &'a Program,
+    ) -> Product<'a> {
+        Product { name, a, bs, captures, program, packed: 0, interleaved: false, folds: vec![] }
+    }
+
     /// The extent of K.
     pub fn depth(&self) -> &Dim {
         &self.a.layout.shape[self.a.layout.shape.len() - 1]
+    }
+
+    /// The extents of the products. Where results are packed or reduced they are not those of the first output.
+    fn shape(&self, step: &Step) -> Vec<Dim> {
+        if self.packed == 0 && self.folds.len() < step.outputs.len() {
+            return step.outputs[0].layout.shape.to_vec();
+        }
+        let lead = |tensor: &TensorRef| tensor.layout.shape[..tensor.layout.shape.len() - 2].to_vec();
+        let (a, b) = (lead(&self.a), lead(&self.bs[0]));
+        let rank = a.len().max(b.len());
+        let at = |batch: &[Dim], i: usize| (i + batch.len()).checked_sub(rank).map_or(Dim::from(1), |i| batch[i].clone());
+        let extent = |i: usize| if at(&a, i).is(1) { at(&b, i) } else { at(&a, i) };
+        let [rows, columns] = [&self.a, &self.bs[0]].map(|x| x.layout.shape[x.layout.shape.len() - 2].clone());
+        (0..rank).map(extent).chain([rows, columns]).collect()
+    }
+
+    /// Where each result that is stored goes, by batch.
+    fn places(&self, kernel: &mut Kernel, step: &Step, walked: &Walked, batch: &[String]) -> Emit<Vec<Place>> {
+        let pointers = self.stored(step).iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
+        let last = walked.batches.strides.len() - 1;
+        let first = kernel.offset(batch, &walked.batches.strides[last]);
+        let row = &walked.row_strides[last];
+        let mut places = Vec::new();
+        for i in 0..self.packed {
+            let count = Dim::from(self.packed as i64);
+            let (lane, column_stride) = match self.interleaved {
+                true => (i.to_string(), count.clone()),
+                false => (kernel.dim(&(walked.columns.clone() * Dim::from(i as i64))), Dim::from(1)),
+            };
+            let (base, row_stride) = (format!("({first}) * {} + {lane}", self.packed), row.clone() * count);
+            places.push(Place {
+                pointer: pointers[0].clone(),
+                base,
+                row_stride,
+                column_stride,
+                absent: None,
+                ordered: false,
+                origin: None,
+            });
+        }
+        places.extend(pointers[usize::from(self.packed > 0)..].iter().map(|pointer| Place {
+            pointer: pointer.clone(),
+            base: first.clone(),
+            row_stride: row.clone(),
+            column_stride: Dim::from(1),
+            absent: None,
+            ordered: false,
+            origin: None,
+        }));
+        Ok(places)
+    }
+
+    /// The outputs that hold results as they are; those of reductions come after them.
+    fn stored<'s>(&self, step: &'s Step) -> &'s [TensorRef] {
+        &step.outputs[..step.outputs.len() - self.folds.len()]
     }
 
     /// The lambda that stores a run of columns of a `tile` at (`m0`, `n0`) of the batch at these indices. The tile stages output `staged`.
@@ -158,27 +227,43 @@ impl Product<'_> {
         run: usize,
         staged: Option<usize>,
     ) -> Emit<String> {
+        self.storing(kernel, step, walked, batch, run, staged)?.visit(kernel, self.bs.len())
+    }
+
+    /// What is done with such a tile.
+    fn storing(
+        &self,
+        kernel: &mut Kernel,
+        step: &Step,
+        walked: &Walked,
+        batch: &[String],
+        run: usize,
+        staged: Option<usize>,
+    ) -> Emit<Epilogue<'_>> {
         let captures = self.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
-        let outputs = step.outputs.iter().map(|y| kernel.write(y)).collect::<Emit<Vec<_>>>()?;
+        let outputs = self.places(kernel, step, walked, batch)?;
         let mut place = |pointer: &String, operand: usize, column_stride: Dim| Place {
             pointer: pointer.clone(),
             base: kernel.offset(batch, &walked.batches.strides[operand]),
             row_stride: walked.row_strides[operand].clone(),
             column_stride,
             absent: None,
+            origin: None,
+            ordered: false,
         };
-        let last = walked.batches.strides.len() - 1;
         let epilogue = Epilogue {
             program: self.program,
             captures: captures.iter().enumerate().map(|(i, p)| place(p, i + 1, walked.column_strides[i].clone())).collect(),
-            outputs: outputs.iter().map(|pointer| place(pointer, last, Dim::from(1))).collect(),
+            outputs,
             columns: walked.columns.clone(),
             row: "m0 + m".into(),
+            place: None,
             dropped: None,
             run,
             staged,
+            folded: None,
         };
-        epilogue.visit(kernel, self.bs.len())
+        Ok(epilogue)
     }
 }
 
@@ -228,14 +313,23 @@ fn launch(emitter: &mut Emitter, step: &Step, product: &Product<'_>, walked: &Wa
     }
     text += &main.multiply(dtype, [walk_a, walk_b.unwrap_or(walk_a)], "PlainRows", &k_strides)?;
 
-    text += &format!("tile.each({});\n", product.epilogue(&mut kernel, step, walked, &names, 2, None)?);
+    let epilogue = product.storing(&mut kernel, step, walked, &names, 2, None)?;
+    let (mut headers, mut shared_bytes) = (main.headers(), main.shared_bytes(lanes));
+    if product.folds.is_empty() {
+        text += &epilogue.store(&mut kernel, lanes)?;
+    } else {
+        let folding = Folding { emitter, kernel: &mut kernel, step, walked, main, batch: &names };
+        text += &folding.store(epilogue, &product.folds, lanes)?;
+        headers.extend([Header::Warp, Header::Reduce, Header::Lines]);
+        shared_bytes = shared_bytes.max(fold::shared_bytes(main, &product.folds));
+    }
     let grid = numel(&batches.shape) * walked.rows.ceil_div(bm) * walked.columns.ceil_div(bn) * when;
     let code = Code {
-        headers: main.headers(),
+        headers,
         items: program::function("epilogue", product.program, Results::Stored)?,
         body: text,
         threads: [main.threads(), 1],
-        shared_bytes: main.shared_bytes(lanes),
+        shared_bytes,
         residents: main.residents(lanes),
         ..Code::default()
     };

@@ -4,18 +4,22 @@ use super::super::{
     Memory, TensorMap, ctype,
     emitter::Target,
     error::Emit,
-    kernel::{Code, Header, Kernel, byte_offset, divisible},
+    kernel::{Code, Header, byte_offset, divisible},
+};
+use super::{
+    instruction,
+    swapped::{Features, features},
 };
 use crate::TensorRef;
 use eglu_ir::{DType, Dim};
 use std::fmt::Write;
 
 /// Rows and columns (of all lanes together) that a cluster of two blocks computes at a time; a block has half of the rows.
-const ROWS: i64 = 256;
+const ROWS: i64 = 128;
 const COLUMNS: i64 = 256;
 /// Elements of K in a stage: a row of 128 bytes, the widest swizzle.
 const DEPTH: u32 = 64;
-const STAGES: u32 = 4;
+const STAGES: u32 = 5;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
 
@@ -32,45 +36,46 @@ impl Strides<'_> {
     pub fn of_rows(x: &TensorRef) -> Strides<'_> {
         Strides { row: &x.layout.strides[0], k: &x.layout.strides[1], bases: vec![&x.layout.offset] }
     }
-
-    /// Of a matrix for each expert, `[E, N, K]`.
-    pub fn of_lane(weight: &TensorRef) -> Strides<'_> {
-        let [outer, row, k] = [0, 1, 2].map(|i| &weight.layout.strides[i]);
-        Strides { row, k, bases: vec![outer, &weight.layout.offset] }
-    }
 }
 
 /// The main loop for products of `lanes` matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Wgmma {
     lanes: usize,
+    /// Two matrices whose rows take turns in one.
+    paired: bool,
+    /// The matrices' rows are contiguous, not K.
+    across: bool,
 }
 
 impl Wgmma {
-    /// The main loop for `lanes` products of about `rows` rows by `columns` columns of these operands, or why another one must do.
+    /// The main loop for products of about `rows` rows, which lie like `x`, with these matrices `[E, N, K]`, or why another one must do.
     pub fn choose(
         target: Target,
         dtype: DType,
-        lanes: usize,
-        [rows, columns]: [Option<i64>; 2],
-        operands: &[Strides<'_>],
+        rows: Option<i64>,
+        x: &Strides<'_>,
+        weights: &[&TensorRef],
     ) -> Result<Wgmma, &'static str> {
         let few = |count: Option<i64>| count.is_some_and(|n| n <= 64);
         let aligned = |dim: &Dim| divisible(dim, 8);
+        let lanes = weights.len();
         if target.arch < 90 {
             Err("the target has no warpgroup products")
         } else if !matches!(dtype, DType::Bf16 | DType::F16) {
             Err("operands are not 16 bits wide")
         } else if !matches!(lanes, 1 | 2 | 4) {
             Err("lanes do not divide a tile evenly")
-        } else if few(rows) || few(columns) {
+        } else if few(rows) || few(weights[0].layout.shape[1].as_const()) {
             Err("few rows or columns would leave most of a tile empty")
-        } else if !operands.iter().all(|x| x.k.is(1)) {
-            Err("K is not contiguous in every operand")
-        } else if !operands.iter().all(|x| aligned(x.row) && x.bases.iter().all(|base| aligned(base))) {
-            Err("rows do not start on 16 bytes")
+        } else if !x.k.is(1) || !aligned(x.row) || !x.bases.iter().all(|base| aligned(base)) {
+            Err("rows do not lie in multiples of 16 bytes")
         } else {
-            Ok(Wgmma { lanes })
+            let (lying, across) = features(&weights[..lanes.min(2)])?;
+            if !weights.windows(2).skip(1).all(|pair| features(pair) == Ok((Features::Stacked, across))) {
+                return Err("matrices do not lie alike");
+            }
+            Ok(Wgmma { lanes, paired: lying == Features::Paired, across })
         }
     }
 
@@ -85,11 +90,24 @@ impl Wgmma {
         format!("{dtype}_wgmma_{rows}x{columns}")
     }
 
-    /// A map of lane matrices `[outer, N, K]`, for boxes that a block loads.
-    pub fn map_of_lane(self, tensor: &TensorRef, [outer, row]: [&Dim; 2], shape: [Dim; 3]) -> TensorMap {
-        let [batches, rows, depth] = shape;
-        let tile = self.tile().1.min(COLUMNS / 2) as u32;
-        map(Memory::Buffer(tensor.buffer), byte_offset(tensor), tensor.dtype, [depth, rows, batches], [row, outer], tile)
+    /// Rows of a matrix in one box of the copy engine.
+    fn box_rows(self) -> i64 {
+        if self.across { i64::from(DEPTH) } else { self.tile().1.min(COLUMNS / 2) }
+    }
+
+    /// Maps of the matrices `[E, N, K]`, for boxes that a block loads.
+    pub fn maps_of_lanes(self, weights: &[TensorRef]) -> Vec<TensorMap> {
+        let one = |weight: &TensorRef| {
+            let [experts, rows, depth] = [0, 1, 2].map(|i| weight.layout.shape[i].clone());
+            let [expert, row, k] = [0, 1, 2].map(|i| &weight.layout.strides[i]);
+            let from = (Memory::Buffer(weight.buffer), byte_offset(weight));
+            match (self.paired, self.across) {
+                (true, _) => map(from, weight.dtype, [rows * Dim::from(2), depth, experts], [k, expert], DEPTH),
+                (false, true) => map(from, weight.dtype, [rows, depth, experts], [k, expert], DEPTH),
+                (false, false) => map(from, weight.dtype, [depth, rows, experts], [row, expert], self.box_rows() as u32),
+            }
+        };
+        weights.iter().take(if self.paired { 1 } else { self.lanes }).map(one).collect()
     }
 
     /// A map of rows `[outer, M, K]`, for the tiles that a block loads.
@@ -101,20 +119,23 @@ impl Wgmma {
         shape: [Dim; 3],
     ) -> TensorMap {
         let [batches, rows, depth] = shape;
-        map(memory, offset, dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
+        map((memory, offset), dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
     }
 
     /// The lambda `load_b`: the lanes' tiles at column `n0` of matrix `outer`. A cluster that is not `narrow` shares them: each block loads
     /// half and sends it to both.
     pub fn load_b(self, maps: &[String], outer: &str) -> String {
         let columns = self.tile().1;
-        let rows = columns.min(COLUMNS / 2);
         let boxes = |from: i64, to: i64, load: &str| {
             let mut text = String::new();
-            for at in (from..to).step_by(rows as usize) {
+            for at in (from..to).step_by(self.box_rows() as usize) {
                 // `at` is where this box stands in the stack of lanes.
-                let (map, column) = (&maps[(at / columns) as usize], at % columns);
-                let _ = writeln!(text, "{load}(to + {}, {map}, full, k, (int)n0 + {column}, (int){outer});", at * 128);
+                let (map, row) = match self.paired {
+                    true => (&maps[0], format!("(int)n0 * 2 + {at}")),
+                    false => (&maps[(at / columns) as usize], format!("(int)n0 + {}", at % columns)),
+                };
+                let place = if self.across { format!("{row}, k") } else { format!("k, {row}") };
+                let _ = writeln!(text, "{load}(to + {}, {map}, full, {place}, (int){outer});", at * 128);
             }
             text
         };
@@ -127,7 +148,7 @@ impl Wgmma {
     }
 }
 
-fn map(memory: Memory, offset: Dim, dtype: DType, dims: [Dim; 3], strides: [&Dim; 2], rows: u32) -> TensorMap {
+fn map((memory, offset): (Memory, Dim), dtype: DType, dims: [Dim; 3], strides: [&Dim; 2], rows: u32) -> TensorMap {
     let bytes = Dim::from(dtype.size() as i64);
     TensorMap {
         memory,
@@ -160,28 +181,29 @@ impl Persistent {
     pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
         let Persistent { setup, locate, produce, load_b, gathered, store } = self;
-        let every = "for (i64 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
+        let every = "for (u32 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
         let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
         let (guard, drain) = if gathered { ("", "cp_async_wait<0>();\n") } else { ("if (threadIdx.x == 0) ", "") };
         let body = format!(
-            "using Shape = WgmmaShape<{ty}, {}, {STAGES}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
+            "using Shape = WgmmaShape<{ty}, Product, {}, {STAGES}, {}, {}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
              const WgmmaRing<Shape> ring(shared, {arrivals});\n{setup}\
              if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\nRingPosition<Shape> place;\n\
              {guard}{every} {{\n{locate}{load_b}{produce}}}\n{drain}}} else {{\ntake_registers<{taken}>();\n\
-             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}tile.multiply(depth, rows);\n{store}}}\n}}\n\
+             WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}if (tile.is_others(depth)) continue;\ntile.multiply(depth, rows);\n{store}}}\n}}\n\
              // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
-            main.lanes,
+            main.lanes, main.paired, main.across,
         );
         let stage = (ROWS as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
         Ok(Code {
             headers: vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma],
-            items: format!("{}{items}", instruction(dtype)?),
+            items: instruction::product("Product", dtype, COLUMNS as usize, [false, main.across])? + items,
             body,
             threads: [THREADS, 1],
             // Stages from a multiple of 1024, then two barriers for each.
             shared_bytes: 1024 + STAGES * (stage + 16),
             cluster: 2,
+            overlaps: true,
             ..Code::default()
         })
     }
@@ -192,52 +214,50 @@ pub(super) fn resident_grid(target: Target) -> Dim {
     Dim::from(i64::from(target.multiprocessors()))
 }
 
-/// The specialisation of `Wgmma` for 64 × 256 × 16: the accumulators are operands of one instruction, and so are spelled out.
-fn instruction(dtype: DType) -> Emit<String> {
-    let (ty, kind) = (ctype::storage(dtype)?, if dtype == DType::F16 { "f16" } else { "bf16" });
-    let list = |item: &dyn Fn(usize) -> String| (0..128).map(item).collect::<Vec<_>>().join(", ");
-    let (registers, operands) = (list(&|i| format!("%{i}")), list(&|i| format!("\"+f\"(d[{i}])")));
-    Ok(format!(
-        "template <>\nstruct Wgmma<{ty}> {{\nstatic DEVICE void add(float (&d)[128], u64 a, u64 b) {{\n\
-         asm volatile(\"{{\\n.reg .pred add;\\nsetp.eq.u32 add, 1, 1;\\n\"\n\
-         \"wgmma.mma_async.sync.aligned.m64n256k16.f32.{kind}.{kind} {{{registers}}}, %128, %129, add, 1, 1, 0, 0;\\n}}\"\n\
-         : {operands} : \"l\"(a), \"l\"(b));\n}}\n}};\n"
-    ))
-}
-
-/// Parameters of a kernel for the maps of lanes; returns their names.
-pub(super) fn lane_params(kernel: &mut Kernel, maps: impl IntoIterator<Item = TensorMap>) -> Vec<String> {
-    maps.into_iter().map(|map| kernel.tensor_map(map)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Layout;
 
-    fn choose(arch: u32, dtype: DType, lanes: usize, rows: Option<i64>, row: i64, k: i64) -> Result<Wgmma, &'static str> {
-        let (row, k, offset) = (Dim::from(row), Dim::from(k), Dim::from(0));
-        Wgmma::choose(Target { arch }, dtype, lanes, [rows, Some(4096)], &[Strides { row: &row, k: &k, bases: vec![&offset] }])
+    /// A matrix `[8, 4096, 96]` with these strides.
+    fn matrix(strides: [i64; 3], offset: i64) -> TensorRef {
+        let dims = |values: [i64; 3]| values.into_iter().map(Dim::from).collect();
+        let layout = Layout { shape: dims([8, 4096, 96]), strides: dims(strides), offset: Dim::from(offset) };
+        TensorRef { buffer: 0, dtype: DType::Bf16, layout }
+    }
+
+    fn choose(arch: u32, dtype: DType, rows: Option<i64>, row: i64, weights: &[&TensorRef]) -> Result<Wgmma, &'static str> {
+        let (row, k, offset) = (Dim::from(row), Dim::from(1), Dim::from(0));
+        Wgmma::choose(Target { arch }, dtype, rows, &Strides { row: &row, k: &k, bases: vec![&offset] }, weights)
     }
 
     #[test]
     fn the_choice_names_its_reason() {
-        assert_eq!(choose(90, DType::Bf16, 2, None, 96, 1).map(Wgmma::tile), Ok((256, 128)));
-        assert_eq!(choose(90, DType::F16, 1, Some(65), 96, 1).map(Wgmma::tile), Ok((256, 256)));
+        let (by_k, across) = (matrix([393216, 96, 1], 0), matrix([393216, 1, 4096], 0));
+        let (even, odd) = (matrix([786432, 2, 8192], 0), matrix([786432, 2, 8192], 1));
+        let found = |weights: &[&TensorRef]| choose(90, DType::Bf16, None, 96, weights);
+        assert_eq!(found(&[&by_k, &by_k]).map(Wgmma::tile), Ok((128, 128)));
+        assert_eq!(choose(90, DType::F16, Some(65), 96, &[&by_k]).map(Wgmma::tile), Ok((128, 256)));
+        assert_eq!(found(&[&across]), Ok(Wgmma { lanes: 1, paired: false, across: true }));
+        assert_eq!(found(&[&even, &odd]), Ok(Wgmma { lanes: 2, paired: true, across: true }));
         let refused =
             |found: Result<Wgmma, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
-        refused(choose(80, DType::Bf16, 1, None, 96, 1), "target");
-        refused(choose(90, DType::F32, 1, None, 96, 1), "16 bits");
-        refused(choose(90, DType::Bf16, 3, None, 96, 1), "lanes");
-        refused(choose(90, DType::Bf16, 1, Some(64), 96, 1), "few rows");
-        refused(choose(90, DType::Bf16, 1, None, 1, 96), "contiguous");
-        refused(choose(90, DType::Bf16, 1, None, 33, 1), "16 bytes");
+        refused(choose(80, DType::Bf16, None, 96, &[&by_k]), "target");
+        refused(choose(90, DType::F32, None, 96, &[&by_k]), "16 bits");
+        refused(found(&[&by_k; 3]), "lanes");
+        refused(choose(90, DType::Bf16, Some(64), 96, &[&by_k]), "few rows");
+        refused(found(&[&by_k, &across]), "16 bytes");
+        refused(found(&[&by_k, &by_k, &across, &across]), "alike");
+        refused(choose(90, DType::Bf16, None, 33, &[&by_k]), "16 bytes");
     }
 
     #[test]
     fn a_cluster_loads_every_column_of_every_lane_once() {
-        for (lanes, boxes) in [(1, 2), (2, 2), (4, 4)] {
+        for (lanes, paired, across, boxes) in
+            [(1, false, false, 2), (2, false, false, 2), (4, false, false, 4), (1, false, true, 4), (2, true, true, 4)]
+        {
             let maps: Vec<String> = (0..lanes).map(|lane| format!("lane{lane}")).collect();
-            let text = Wgmma { lanes }.load_b(&maps, "expert");
+            let text = Wgmma { lanes, paired, across }.load_b(&maps, "expert");
             let shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
             let own: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile(")).collect();
             assert_eq!((shared.len(), own.len()), (boxes, boxes), "{text}");

@@ -69,7 +69,8 @@ fn may_wait(plan: &Plan, first: usize, second: usize) -> bool {
 fn joined(plan: &Plan, first: usize, second: usize) -> Option<Chain> {
     let (step, a) = (&plan.steps[first], chain_of(&plan.steps[first])?.ok()?);
     let b = chain_of(&plan.steps[second])?.ok()?;
-    if a.full != b.full || a.dims != b.dims || Walk::single(&a).goes_across(&a) || !a.lines.is_empty() {
+    if a.full != b.full || a.dims != b.dims || Walk::single(&a).goes_across(&a) || !a.lines.is_empty() || a.rounds() || b.rounds()
+    {
         return None;
     }
     let ones = |i: usize| if a.dims.contains(&i) { Dim::from(1) } else { a.full[i].clone() };

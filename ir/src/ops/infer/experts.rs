@@ -48,7 +48,11 @@ impl OpDef for ExpertContract {
         let (x, ids) = (args.tensor(0, "x")?, args.tensor(1, "ids")?);
         rank("ids", ids, 1)?;
         integer("ids", ids)?;
-        repeated("x", x, self.repeat, ids)?;
+        if !self.grouped {
+            repeated("x", x, self.repeat, ids)?;
+        } else if self.repeat != 1 {
+            return Err(InferError(format!("rows that lie by expert cannot repeat {} times", self.repeat)));
+        }
         let rest = 2 + self.lanes;
         if self.lanes == 0 || operands.len() < rest + self.tables {
             return Err(InferError(format!(
@@ -66,7 +70,11 @@ impl OpDef for ExpertContract {
                 return Err(InferError(format!("x {x} and weights {w}, {first} must fit: one dtype, one shape")));
             }
         }
-        let shape = [ids.shape[0].clone(), first.shape[1].clone()];
+        if self.grouped {
+            same("the number of ends and of matrices", &ids.shape[0], &first.shape[0])?;
+        }
+        let rows = if self.grouped { &x.shape[0] } else { &ids.shape[0] };
+        let shape = [rows.clone(), first.shape[1].clone()];
         let captures: Vec<&TensorType> = (rest..operands.len()).map(|i| args.tensor(i, "capture")).collect::<Result<_, _>>()?;
         let lanes = std::iter::repeat_n(x.dtype, self.lanes);
         check_params(&self.program, lanes.chain(captures.iter().map(|ty| ty.dtype)).collect::<Vec<DType>>().into_iter())?;
@@ -84,7 +92,8 @@ impl OpDef for ExpertContract {
     }
 
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
-        let (rows, columns) = (extent_from_end(operands, 1, 0), extent_from_end(operands, 2, 1));
+        let rows = if self.grouped { extent_from_end(operands, 0, 1) } else { extent_from_end(operands, 1, 0) };
+        let columns = extent_from_end(operands, 2, 1);
         let each = TensorType::new(DType::F32, [rows.clone(), columns]);
         let products = multiply_adds(std::slice::from_ref(&each), extent_from_end(operands, 0, 0)) * Dim::from(self.lanes as i64);
         let weights: Vec<usize> = (2..2 + self.lanes).collect();

@@ -1,17 +1,14 @@
-//! Running kernels on a real device. Without one the tests skip; `EGLU_REQUIRE_GPU=1` makes that a failure.
+//! A plan written by hand, and what it computes.
 
 use eglu_codegen::{
     Arg, Buffer, Plan, PlanInput, PlanOutput, Source, Step,
     cuda::{CudaPlan, KernelArg, Launch, Memory, Module, Scratch},
 };
 use eglu_ir::{DType, Dim, Op, OutputKind, Program, Shape, SymbolRange, Tensor, TensorType, ops::Map};
-use eglu_runtime::{
-    Backend, Executable, RuntimeError,
-    cuda::{CudaExecutable, DeviceFacts, probe},
-};
-use std::sync::Arc;
+use eglu_runtime::{RuntimeError, cuda::probe};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-const WIDTH: i64 = 1024;
+pub const WIDTH: i64 = 1024;
 
 /// Adds a weight, row by row, by way of 96 KB of dynamic shared memory; then doubles what it left in scratch.
 const SOURCE: &str = r#"
@@ -29,17 +26,21 @@ extern "C" __global__ void twice(float *z, const float *y, long long rows) {
 extern "C" __global__ void stray(float *z, long long rows) { *(volatile float *)((char *)z + (1ll << 46)) = 1.f; }
 "#;
 
-fn has_device() -> bool {
+/// The device, for one test at a time, as they count what the driver is asked; `None` where there is none.
+pub fn turn() -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
     let probe = probe();
     let required = std::env::var_os("EGLU_REQUIRE_GPU").is_some_and(|value| value == "1");
     assert!(probe.usable() || !required, "EGLU_REQUIRE_GPU is set, but:\n{probe}");
     if !probe.usable() {
         eprintln!("skipped:\n{probe}");
+        return None;
     }
-    probe.usable()
+    // A test that failed leaves nothing that the next could trip over.
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn plan() -> CudaPlan {
+pub fn plan() -> CudaPlan {
     let rows = Dim::symbol("rows");
     let matrix: Shape = [rows.clone(), WIDTH.into()].into_iter().collect();
     let numel = rows.clone() * WIDTH.into();
@@ -95,17 +96,17 @@ fn plan() -> CudaPlan {
     }
 }
 
-fn weight(_: &str) -> Result<Tensor, RuntimeError> {
+pub fn weight(_: &str) -> Result<Tensor, RuntimeError> {
     let data: Vec<f32> = (0..WIDTH).map(|i| i as f32).collect();
     Ok(Tensor::from_slice(DType::F32, &[WIDTH as usize], &data).expect("a small tensor"))
 }
 
-fn input(rows: usize) -> Tensor {
+pub fn input(rows: usize) -> Tensor {
     let data: Vec<f32> = (0..rows * WIDTH as usize).map(|i| (i % 977) as f32).collect();
     Tensor::from_slice(DType::F32, &[rows, WIDTH as usize], &data).expect("a small tensor")
 }
 
-fn check(rows: usize, output: &Tensor) {
+pub fn check(rows: usize, output: &Tensor) {
     assert_eq!(output.shape(), [WIDTH as usize, rows]);
     let z = output.as_slice::<f32>();
     for row in 0..rows {
@@ -116,82 +117,10 @@ fn check(rows: usize, output: &Tensor) {
     }
 }
 
-#[test]
-fn runs_and_times_a_plan_without_asking_the_driver() {
-    if !has_device() {
-        return;
-    }
-    let cuda = CudaExecutable::load(plan(), &weight, 0).unwrap();
-    let facts = DeviceFacts::of(0).unwrap();
-    eprintln!("{facts:?}\n{:?}", facts.profile());
-    for rows in [1, 7, 4096] {
-        let bindings = [("rows".into(), rows as i64)].into_iter().collect();
-        check(rows, &cuda.run(&[input(rows)], &bindings).unwrap()[0]);
-    }
-    let queries = cuda.driver_queries();
-    let bindings = [("rows".into(), 7)].into_iter().collect();
-    for _ in 0..10 {
-        check(7, &cuda.run(&[input(7)], &bindings).unwrap()[0]);
-    }
-    assert_eq!(cuda.driver_queries(), queries, "a steady run asks nothing");
-    let executable = Executable::new(Box::new(cuda));
-    let rows = 1 << 15;
-    let mut timed = executable.prepare(&[input(rows)]).unwrap();
-    let mut runs: Vec<f64> = (0..20).map(|_| timed.time_run().unwrap().seconds).collect();
-    runs.sort_by(f64::total_cmp);
-    let host = timed.time_run().unwrap().host_seconds;
-    let steps = timed.time_steps().unwrap();
-    // Each of the three launches reads and writes the matrix once.
-    let bytes = 6.0 * rows as f64 * WIDTH as f64 * 4.0;
-    eprintln!(
-        "median {:.1} us, host {:.1} us, {:.2} TB/s, steps {steps:?}",
-        runs[10] * 1e6,
-        host * 1e6,
-        bytes / runs[10] * 1e-12
-    );
-    assert!(runs[10] * facts.profile().bandwidth > 0.8 * bytes, "faster than memory: {} s", runs[10]);
-    assert_eq!(steps.len(), 2);
-    let sum: f64 = steps.iter().map(|step| step.seconds).sum();
-    assert!((0.5..2.0).contains(&(sum / runs[10])), "steps take {sum} s, a run {} s", runs[10]);
-    check(rows, &timed.outputs().unwrap()[0]);
-}
-
-#[test]
-fn memory_that_is_not_there_is_an_error_and_the_program_goes_on() {
-    if !has_device() {
-        return;
-    }
-    let mut large = plan();
-    large.scratch[0].bytes = large.scratch[0].bytes.clone() * Dim::from(1 << 20);
-    let cuda = CudaExecutable::load(large, &weight, 0).unwrap();
-    let bindings = [("rows".into(), 4096)].into_iter().collect();
-    let error = cuda.run(&[input(4096)], &bindings).unwrap_err().to_string();
-    assert!(error.contains("bytes of device memory") && error.contains("free"), "{error}");
-    let cuda = CudaExecutable::load(plan(), &weight, 0).unwrap();
-    check(4096, &cuda.run(&[input(4096)], &bindings).unwrap()[0]);
-}
-
-/// A fault ends the context for the whole process, so this runs in one of its own.
-#[test]
-fn a_fault_is_an_error_that_names_the_step() {
-    if !has_device() {
-        return;
-    }
-    const CHILD: &str = "EGLU_TEST_FAULT";
-    if std::env::var_os(CHILD).is_none() {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["a_fault_is_an_error_that_names_the_step", "--exact", "--nocapture"])
-            .env(CHILD, "1")
-            .env("EGLU_SYNC", "1")
-            .output()
-            .unwrap();
-        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
-        return;
-    }
-    let mut stray = plan();
-    stray.launches[1].entry = "stray".into();
-    stray.launches[1].args.remove(1);
-    let cuda = CudaExecutable::load(stray, &weight, 0).unwrap();
-    let error = cuda.run(&[input(4)], &[("rows".into(), 4)].into_iter().collect()).unwrap_err().to_string();
-    assert!(error.contains("it belongs to step `twice`"), "{error}");
+/// [`plan`] with its last launch made `more` times more, which changes nothing but their number.
+pub fn longer(more: usize) -> CudaPlan {
+    let mut plan = plan();
+    let last = plan.launches[2].clone();
+    plan.launches.extend(std::iter::repeat_n(last, more));
+    plan
 }
