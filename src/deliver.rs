@@ -114,23 +114,8 @@ fn cannot_write(path: &Path, cause: std::io::Error) -> Failure {
             .help("make the folder, or give another place");
     }
     // Not the error itself: it names the temporary file.
-    let cause = cause
-        .raw_os_error()
-        .or_else(|| inner_code(&cause))
-        .map_or_else(|| cause.kind().into(), std::io::Error::from_raw_os_error);
+    let cause = cause.raw_os_error().map_or_else(|| cause.kind().into(), std::io::Error::from_raw_os_error);
     Failure::data(format!("cannot write `{shown}`")).because(cause).help("check that its folder may be written to and has room")
-}
-
-/// The system's number of an error that is wrapped in another.
-fn inner_code(error: &std::io::Error) -> Option<i32> {
-    let mut inner: Option<&(dyn std::error::Error + 'static)> = error.get_ref().and_then(|error| error.source());
-    while let Some(error) = inner {
-        if let Some(code) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
-            return Some(code);
-        }
-        inner = error.source();
-    }
-    None
 }
 
 #[cfg(test)]
