@@ -297,3 +297,19 @@ fn doctor_runs_a_small_model() {
     }
     assert!(!eglu(["doctor", "--no-run"]).success().stdout.contains("self-test"));
 }
+
+#[test]
+fn packages_are_measured_without_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let package = place("p.eglu");
+    eglu(["compile", &block(), "--arch", "cpu", "-o", &package]).success();
+    eglu(["bench", &package, "--html", &place("page.html")]).error(2, &["no graph", "--trace"]);
+    eglu(["bench", &package, "--seconds", "0", "--json", &place("p.json"), "--trace", &place("p.trace")]).success();
+    let read = |name: &str| -> Value { serde_json::from_str(&fs::read_to_string(place(name)).unwrap()).unwrap() };
+    let (result, trace) = (read("p.json"), read("p.trace"));
+    let phases: Vec<&str> =
+        result["cold_start"].as_array().unwrap().iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["open", "package", "weights", "first run"]);
+    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|event| event["cat"] == "kernel"), "{trace}");
+}
