@@ -63,7 +63,7 @@ impl Archive {
         });
         let map = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
         let map = Arc::new(map);
-        let other = !map.is_empty() && !map.starts_with(b"PK");
+        let other = !b"PK".starts_with(&map[..map.len().min(2)]);
         let broken = |why: String| match other {
             true => ImportError::NoArchive { path: path.into() },
             false => ImportError::Zip { path: path.into(), why },
