@@ -54,7 +54,11 @@ pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> 
     let items = format!("{choice}{}", program::function("weigh", &op.weigh, Results::Stored)?);
     let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
     headers.extend(overlaps.then_some(Header::Hopper));
-    emitter.launch(kernel, Code { headers, items, body, threads: [256, 1], overlaps, ..Code::default() }, flat(tokens.ceil_div(8)));
+    emitter.launch(
+        kernel,
+        Code { headers, items, body, threads: [256, 1], overlaps, ..Code::default() },
+        flat(tokens.ceil_div(8)),
+    );
     Ok(())
 }
 

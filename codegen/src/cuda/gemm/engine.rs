@@ -24,6 +24,9 @@ pub(super) enum Engine {
 /// Numbers of rows up to which a kernel of its own may run where the number is a symbol.
 const LIMITS: [i64; 7] = [16, 64, 128, 256, 512, 1024, 2048];
 
+/// Of products of no more columns it matters how many rows are many: large tiles may leave most multiprocessors idle.
+const NARROW: i64 = 512;
+
 /// What stands for a large number of rows.
 const MANY: i64 = 4096;
 
@@ -45,7 +48,8 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
     let block = |rows: Option<i64>| Engine::Blocks(MainLoop::choose(target, dtype, lanes, rows, Some(columns)));
     let fastest = |rows: i64| {
         let sizes = [rows, columns, depth];
-        let dense = [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64 && !few_columns);
+        let dense =
+            [256, 128].into_iter().filter_map(|width| Dense::new(walks, lanes, width)).filter(|_| rows > 64 && !few_columns);
         let dense = dense.map(|dense| if rows <= 128 { dense.widened() } else { dense });
         let dense = dense.map(|dense| (dense.clocks(sizes, batches), Engine::Dense(dense)));
         let stream = Stream::choose(walks, lanes, sizes, batches);
@@ -53,7 +57,7 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
         dense.chain(stream).min_by_key(|(clocks, _)| *clocks).map_or_else(|| block(Some(rows)), |(_, engine)| engine)
     };
     let large = match Dense::new(walks, lanes, 256) {
-        Some(dense) if !few_columns => Engine::Dense(dense),
+        Some(dense) if columns > NARROW => Engine::Dense(dense),
         _ => fastest(MANY),
     };
     if let Some(rows) = walked.rows.as_const() {
