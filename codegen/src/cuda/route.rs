@@ -4,7 +4,7 @@ use super::{
     ctype,
     emitter::{Emitter, elements, flat, optional, tensor},
     error::Emit,
-    kernel::{Code, Header, Kernel},
+    kernel::{Code, Header, Kernel, divisible},
     program::{self, Results},
 };
 use crate::Step;
@@ -192,18 +192,28 @@ pub(super) fn combine(emitter: &mut Emitter, step: &Step, op: &Combine) -> Emit<
     let (y, weights, out) = (tensor(step, 0)?, tensor(step, 1)?, &step.outputs[0]);
     let mut kernel = Kernel::new(format!("combine_{}", op.dtype));
     let (rows, scales, to) = (kernel.read(y)?, kernel.read(weights)?, kernel.write(out)?);
-    let (width, choices) = (kernel.dim(&y.layout.shape[1]), kernel.dim(&weights.layout.shape[1]));
-    let total = kernel.dim(&elements(out));
-    let row = kernel.offset(&[format!("(t * {choices} + j)"), "h".into()], &y.layout.strides);
+    let (columns, choices) = (&y.layout.shape[1], &weights.layout.shape[1]);
+    // Neighbouring columns move together where they lie so.
+    let widest = 16 / y.dtype.size().max(1) as i64;
+    let aligned = [&y.layout.strides[0], &y.layout.offset, columns].iter().all(|dim| divisible(dim, widest));
+    let together = if aligned && y.layout.strides[1].is(1) && y.dtype.size() <= 4 { widest } else { 1 };
+    let (width, total) = (kernel.dim(columns), kernel.dim(&elements(out)));
+    let count = kernel.dim(choices);
+    let row = kernel.offset(&[format!("(t * {count} + j)"), "h".into()], &y.layout.strides);
     let scale = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
     let ty = if y.dtype.size() == 8 { "double" } else { "float" };
+    let (stored, target) = (ctype::storage(y.dtype)?, ctype::storage(op.dtype)?);
+    // A known number of rows is asked for all at once.
+    let unroll = if choices.as_const().is_some_and(|n| n <= 16) { "#pragma unroll\n" } else { "" };
     let body = format!(
-        "const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {total}) return;\nconst i64 t = at / {width}, h = at % {width};\n\
-         {ty} sum = 0;\nfor (i64 j = 0; j < {choices}; j++) sum += ({ty})up({scales}[{scale}]) * ({ty})up({rows}[{row}]);\n\
-         {to}[at] = cast<{}>(sum);\n",
-        ctype::storage(op.dtype)?
+        "const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {together};\nif (at >= {total}) return;\nconst i64 t = at / {width}, h = at % {width};\n\
+         {ty} sum[{together}] = {{}};\n{unroll}for (i64 j = 0; j < {count}; j++) {{\nconst {ty} weight = ({ty})up({scales}[{scale}]);\n\
+         const Pack<{stored}, {together}> row = *(const Pack<{stored}, {together}>*)&{rows}[{row}];\n\
+         #pragma unroll\nfor (int e = 0; e < {together}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
+         Pack<{target}, {together}> result;\n#pragma unroll\nfor (int e = 0; e < {together}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
+         *(Pack<{target}, {together}>*)({to} + at) = result;\n",
     );
     let code = Code { headers: vec![Header::Math], body, threads: [256, 1], ..Code::default() };
-    emitter.launch(kernel, code, flat(elements(out).ceil_div(256)));
+    emitter.launch(kernel, code, flat(elements(out).ceil_div(256 * together)));
     Ok(())
 }
