@@ -138,9 +138,9 @@ fn what_was_widened_for_a_product_multiplies_as_it_was() {
         let [wide, table] =
             [x, w].map(|value| graph.add_call("wide", Cast { dtype: DType::F32 }.into(), [value.into()]).unwrap());
         let y = graph.add_call("y", MatMul {}.into(), [wide.into(), table.into()]).unwrap();
-        graph.add_output(y, OutputKind::User);
+        graph.add_output(y.into(), OutputKind::User);
         if read_again {
-            graph.add_output(wide, OutputKind::User);
+            graph.add_output(wide.into(), OutputKind::User);
         }
         emitted(&graph, TARGETS[3]).launches.iter().map(|launch| launch.entry.chars().take(11).collect()).collect()
     };

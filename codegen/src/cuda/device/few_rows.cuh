@@ -262,20 +262,13 @@ DEVICE bool few_finished(u32* done, int all) {
     return last[threadIdx.x / 128];
 }
 
-// Of the warp that loads weights only one thread works and comes later than the others: __syncthreads counts whole warps (PTX ISA, "barrier").
-DEVICE void block_sync_diverged() { asm volatile("barrier.sync 0;" ::: "memory"); }
-
 // Every thread of a block calls it when the block is done with the counters.
 DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
-    __shared__ bool last;
-    block_sync_diverged();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(counters.left, 1u) == gridDim.x - 1;
-    }
-    block_sync_diverged();
-    if (!last) return;
-    for (int i = threadIdx.x; i < plan.slots; i += blockDim.x) counters.ready[i] = 0;
-    for (int i = threadIdx.x; i < plan.downs; i += blockDim.x) counters.done[i] = 0;
-    if (threadIdx.x == 0) *counters.claimed = *counters.left = 0;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    __threadfence();
+    if (atomicAdd(counters.left, 1u) != gridDim.x - 1) return;
+    for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
+    for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
+    *counters.claimed = *counters.left = 0;
 }

@@ -207,8 +207,9 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          few_multiply<Shape, DownProduct, {}>(ring, work, q, sums);\n\
          for (int at = threadIdx.x % 128; at < slot.rows * 64; at += 128) {{\n\
          const int r = at / 64, c = at % 64;\nconst i64 column = (i64)work.tile * 64 + c;\nif (column >= {h}) continue;\n{store}}}\n}}\n\
-         }} else if (threadIdx.x == Shape::consumers) {{\n{load}few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
-         }} else if (threadIdx.x >= Shape::consumers + 32) {{\n\
+         }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
+         if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
+         // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
          few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
         few.stages(),
         kernel.dim(&split_depth),
