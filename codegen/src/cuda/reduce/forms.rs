@@ -213,6 +213,11 @@ impl Share {
 }
 
 impl Form<'_> {
+    /// True if the threads of a line have all of it at once, however long it is.
+    pub fn holds_all(&self) -> bool {
+        self.most <= self.groups * self.share.threads() * self.walk.width
+    }
+
     /// Emits the kernel; the grid is along x, and along y, where blocks share lines.
     fn emit(&self, emitter: &mut Emitter, [rows, length]: [&Dim; 2], [grid, splits]: [Dim; 2]) -> Emit<()> {
         let (chain, walk) = (self.chain, self.walk);

@@ -5,7 +5,6 @@ use super::{
     forms::{CLUSTER, Form, Ring, Share, THREADS},
     walk::Pointers,
 };
-use eglu_ir::types::numel;
 
 /// The text of one kernel's body.
 pub(super) struct Text<'a> {
@@ -162,8 +161,6 @@ impl Text<'_> {
     /// group's place.
     fn passes(&mut self, each: &str, at: &str) -> Emit<String> {
         let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
-        let beyond = self.form.groups * threads;
-        let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > beyond * walk.width);
         let mut text = String::new();
         for pass in 0..chain.passes() {
             let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("k{i}"));
@@ -177,8 +174,11 @@ impl Text<'_> {
                 text += &chain.begin(pass, walk.width)?;
             }
             text += &format!("{each}{copies}{inside}}}\n");
-            if rest && self.form.most == i64::MAX {
-                text += &format!("for (Index q = lane + {beyond}; q < packs; q += {threads}) {{\n{outside}}}\n");
+            if !self.form.holds_all() {
+                text += &format!(
+                    "for (Index q = lane + {}; q < packs; q += {threads}) {{\n{outside}}}\n",
+                    self.form.groups * threads
+                );
             }
             if reduces {
                 text += &chain.settle(pass, walk.width);
@@ -197,7 +197,7 @@ impl Text<'_> {
         let Some(Ring { stages, .. }) = *ring else { return Ok(String::new()) };
         let (block, threads, bases) = (share.block(), share.threads(), self.bases()?);
         // What does not fit is read again in each pass.
-        let end = if self.form.most == i64::MAX { format!("min(packs, (Index){})", groups * threads) } else { "packs".into() };
+        let end = if self.form.holds_all() { "packs".into() } else { format!("min(packs, (Index){})", groups * threads) };
         let each = format!("#pragma unroll 2\nfor (Index k = 0, q = lane; q < {end}; k++, q += {threads}) {{\n");
         let (lane, start, step) = match share {
             Share::Warp => {
