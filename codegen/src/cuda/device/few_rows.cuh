@@ -264,6 +264,8 @@ DEVICE bool few_finished(u32* done, int all) {
 
 // Every thread of a block calls it when the block is done with the counters.
 DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
+    // Of the warp that loads weights one thread alone works, and comes later than the others.
+    __syncwarp();
     __syncthreads();
     if (threadIdx.x > 0) return;
     __threadfence();
