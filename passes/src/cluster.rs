@@ -4,13 +4,15 @@
 //! falls, then emits a fused op for each group. Producers are never computed twice.
 
 mod absorb;
+mod beside;
 mod contract;
-mod expert;
-mod expert_emit;
+mod folded;
 mod inline;
 mod map;
 mod map_reduce;
 mod partition;
+mod product;
+mod product_emit;
 mod regroup;
 mod rounding;
 mod store;
@@ -27,8 +29,8 @@ use eglu_ir::{Graph, GraphError, NodeId};
 use partition::{Kind, Partition};
 use std::sync::Arc;
 
-pub(crate) use expert::repeated as repeated_rows;
 pub(crate) use inline::is_pointwise;
+pub(crate) use product::repeated as repeated_rows;
 
 /// Fuses what shares a loop.
 pub struct Cluster;
@@ -45,8 +47,13 @@ impl Pass for Cluster {
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
         let stored = store::absorb_casts(graph)?;
         let sunk = views::sink(graph)?;
+        if sunk {
+            // What was moved in front of one reader must be the same value for all.
+            SimplifyViews.run(graph, context)?;
+            merge_views(graph)?;
+        }
         graph.remove_dead();
-        let experts = expert::fuse(graph, context)?;
+        let products = product::fuse(graph, context)?;
         let contracts = fuse(graph, |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
         if hoisted {
@@ -59,7 +66,7 @@ impl Pass for Cluster {
             map_reduce::group(partition, context);
             map::group(partition, &parts, context);
         })?;
-        Ok(stored || sunk || experts || contracts || hoisted || loops)
+        Ok(stored || sunk || products || contracts || hoisted || loops)
     }
 }
 

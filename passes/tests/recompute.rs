@@ -113,7 +113,10 @@ fn products_of_a_fused_unit_are_shared() {
         %d: f32[16, 96] = mul(%s, %t)\n%dt: f32[96, 16] = permute(%d) {dims=[1, 0]}\n%dv: f32[96, 64] = matmul(%dt, %x)\n\
         output %h\noutput %dv gradient \"v\"\n";
     let graph = parse(text).expect("the text parses");
-    let inputs: Vec<Tensor> = [64usize, 96].iter().map(|&n| Tensor::from_slice(DType::F32, &[16, n], &vec![0.25f32; 16 * n]).expect("a tensor")).collect();
+    let inputs: Vec<Tensor> = [64usize, 96]
+        .iter()
+        .map(|&n| Tensor::from_slice(DType::F32, &[16, n], &vec![0.25f32; 16 * n]).expect("a tensor"))
+        .collect();
     let weights = |path: &str| {
         let shape: &[usize] = if path == "b" { &[96] } else { &[96, 64] };
         let numbers: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (i % 7) as f32 * 0.125 - 0.25).collect();

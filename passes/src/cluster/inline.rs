@@ -192,6 +192,13 @@ impl<'g> Inliner<'g> {
         self.program.results.push((operand, dtype.opmath()));
     }
 
+    /// Makes a value a result that is reduced to `dtype`: as PyTorch, elements become that dtype first.
+    pub fn reduced(&mut self, value: Value, dtype: DType) {
+        let operand = self.value(value);
+        let operand = if self.program.dtype_of(operand) == dtype { operand } else { self.cast(operand, dtype) };
+        self.program.results.push((operand, dtype));
+    }
+
     /// The program, with what widening shows [rounded](super::rounding) on the way.
     pub fn finish(self) -> Program {
         let captured: Vec<bool> = {
