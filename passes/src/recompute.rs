@@ -9,6 +9,7 @@ mod cut;
 mod flow;
 mod once;
 mod parts;
+mod score_gradient;
 mod scores;
 
 pub(crate) use parts::Parts;
@@ -53,6 +54,7 @@ impl Pass for ChooseKept {
             return Ok(false);
         }
         let mut changed = once::unfuse(graph)?;
+        changed |= score_gradient::read_rows_in_place(graph)?;
         if context.recompute != Recompute::None {
             changed |= scores::move_behind_products(graph)?;
             let parts = Parts::of(graph)?;
