@@ -54,9 +54,11 @@ impl Pass for ChooseKept {
             return Ok(false);
         }
         let mut changed = once::unfuse(graph)?;
-        changed |= score_gradient::read_rows_in_place(graph)?;
         if context.recompute != Recompute::None {
             changed |= scores::move_behind_products(graph)?;
+        }
+        changed |= score_gradient::read_rows_in_place(graph)?;
+        if context.recompute != Recompute::None {
             let parts = Parts::of(graph)?;
             let again = cut::again(graph, &parts, context);
             if !again.is_empty() {

@@ -49,8 +49,11 @@ fn find(graph: &Graph, id: NodeId) -> Option<Found> {
     }
     let repeats = |place: usize| {
         let other = node.operands[1 - place].value()?;
-        let (repeat, rows) = repeated_rows(graph, node.operands[place].value()?)?;
-        (graph.ty(other).shape == node.outputs[0].shape).then_some(Found { product, place, repeat, rows })
+        let repeated = node.operands[place].value()?;
+        let (repeat, rows) = repeated_rows(graph, repeated)?;
+        // Where something else reads them as rows of choices, they are written out anyway.
+        let only = graph.users(repeated.node).len() == 1;
+        (only && graph.ty(other).shape == node.outputs[0].shape).then_some(Found { product, place, repeat, rows })
     };
     repeats(0).or_else(|| repeats(1))
 }
