@@ -68,18 +68,6 @@ impl Options {
     }
 }
 
-impl From<&Options> for Options {
-    fn from(options: &Options) -> Options {
-        options.clone()
-    }
-}
-
-impl From<&DeviceProfile> for Options {
-    fn from(profile: &DeviceProfile) -> Options {
-        Options::new(profile.clone())
-    }
-}
-
 /// The outcome of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Optimized {
@@ -186,9 +174,9 @@ impl Pipeline {
         Self::parse(list).unwrap_or_else(|error| unreachable!("a built-in pipeline: {error}"))
     }
 
-    /// Runs the passes; each leaves a graph that verifies. Options are [`Options`], or the profile of the device to optimise for.
-    pub fn run(&self, graph: Graph, options: impl Into<Options>) -> Result<Optimized, PassError> {
-        self.run_printing(graph, &options.into(), &mut io::sink())
+    /// Runs the passes; each leaves a graph that verifies.
+    pub fn run(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
+        self.run_printing(graph, options, &mut io::sink())
     }
 
     /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
