@@ -13,6 +13,9 @@ use rustc_hash::FxHashSet;
 /// Takes them in. What the forward pass needs is not made to wait.
 pub(crate) fn take(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts) {
     let graph = partition.graph;
+    if !parts.is_backward(plan.product) {
+        return;
+    }
     let shape = &graph.node(plan.product).outputs[0].shape;
     let read = leaves(graph, plan.members.iter().copied(), shape);
     let read: FxHashSet<Value> = read.into_iter().filter(|value| value.node != plan.product).collect();
@@ -24,7 +27,16 @@ pub(crate) fn take(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts) {
         let free = partition.kind(id) == Kind::Single && !plan.members.contains(&id) && parts.is_backward(id);
         free && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape && made_of(id)
     };
-    let all: Vec<NodeId> = partition.order.iter().copied().filter(|&id| beside(id)).collect();
+    // Only readers of these tensors come in question, and readers of those.
+    let (mut all, mut seen): (Vec<NodeId>, FxHashSet<NodeId>) = Default::default();
+    let mut stack: Vec<NodeId> = read.iter().flat_map(|value| partition.users(value.node)).copied().collect();
+    while let Some(id) = stack.pop() {
+        if seen.insert(id) && beside(id) {
+            all.push(id);
+            stack.extend(partition.users(id));
+        }
+    }
+    all.sort_unstable_by_key(|&id| partition.rank(id));
     for &id in &all {
         // Those inside of others are computed on the way.
         let inside = |user: &NodeId| all.contains(user) || plan.members.contains(user);

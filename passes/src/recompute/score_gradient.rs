@@ -51,8 +51,12 @@ fn find(graph: &Graph, id: NodeId) -> Option<Found> {
         let other = node.operands[1 - place].value()?;
         let repeated = node.operands[place].value()?;
         let (repeat, rows) = repeated_rows(graph, repeated)?;
-        // Where something else reads them as rows of choices, they are written out anyway.
-        let only = graph.users(repeated.node).len() == 1;
+        // Where something else reads them as rows of choices, they are written out anyway; products by expert read the rows themselves.
+        let in_place = |user: NodeId| {
+            let user = graph.node(user);
+            matches!(user.op(), Some(Op::ExpertMatmul(_))) && user.operands.iter().filter(|x| **x == repeated.into()).count() == 1
+        };
+        let only = graph.users(repeated.node).into_iter().all(|user| user == product || in_place(user));
         (only && graph.ty(other).shape == node.outputs[0].shape).then_some(Found { product, place, repeat, rows })
     };
     repeats(0).or_else(|| repeats(1))
