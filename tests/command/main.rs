@@ -8,6 +8,7 @@ mod cache;
 mod call;
 mod emit;
 mod golden;
+mod gradients;
 mod optimize;
 mod package;
 mod page;
