@@ -9,6 +9,7 @@ mod call;
 mod emit;
 mod golden;
 mod gradients;
+mod odd;
 mod optimize;
 mod package;
 mod page;
