@@ -3,7 +3,7 @@
 use eglu::ahead::AheadError;
 use eglu_codegen::{LowerError, cuda::EmitError};
 use eglu_ir::json::JsonError;
-use eglu_passes::PassError;
+use eglu_passes::{AutodiffError, PassError};
 use eglu_runtime::{Fault, RuntimeError, cuda::CudaError, inputs::InputError, package::PackageError};
 use std::{error::Error, fmt, io::IsTerminal};
 
@@ -144,9 +144,18 @@ impl From<PassError> for Failure {
     fn from(error: PassError) -> Failure {
         match error {
             PassError::UnknownPass { .. } => Failure::usage(error.to_string()),
+            PassError::Failed { source: eglu_passes::Failure::Autodiff(source), .. } if names_nothing(&source) => {
+                Failure::usage("no such gradient").because(source)
+            }
             _ => Failure::data("the model cannot be optimised").because(error),
         }
     }
+}
+
+/// True where `--grad` or `--wrt` name what is not there or has no gradient.
+fn names_nothing(error: &AutodiffError) -> bool {
+    use AutodiffError::{NotReal, UnknownOutput, UnknownSource};
+    matches!(error, UnknownOutput { .. } | UnknownSource { .. } | NotReal { .. })
 }
 
 impl From<LowerError> for Failure {

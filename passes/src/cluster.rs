@@ -4,6 +4,7 @@
 //! falls, then emits a fused op for each group. Producers are never computed twice.
 
 mod absorb;
+mod beside;
 mod contract;
 mod folded;
 mod inline;

@@ -9,6 +9,7 @@ mod cut;
 mod flow;
 mod once;
 mod parts;
+mod score_gradient;
 mod scores;
 
 pub(crate) use parts::Parts;
@@ -55,6 +56,9 @@ impl Pass for ChooseKept {
         let mut changed = once::unfuse(graph)?;
         if context.recompute != Recompute::None {
             changed |= scores::move_behind_products(graph)?;
+        }
+        changed |= score_gradient::read_rows_in_place(graph)?;
+        if context.recompute != Recompute::None {
             let parts = Parts::of(graph)?;
             let again = cut::again(graph, &parts, context);
             if !again.is_empty() {

@@ -101,6 +101,8 @@ fn scores_move_behind_the_products() {
         )
     };
     assert_eq!(results(2), 2, "forward and backward read rows that repeat and have three results each");
+    // The gradient of the scores reads them through strides as well: nothing of [choices, hidden] is copied.
+    assert_eq!(count(&graph, |op| matches!(op, Op::Expand(_))), 0, "{}", print(&graph));
 }
 
 /// Where the backward part computes a gated unit's products again, as prices advise in small graphs, the unit is taken apart to share them.

@@ -6,6 +6,7 @@
 //! than kept in memory from the forward pass.
 
 use super::{
+    beside,
     contract::COLUMNS,
     folded::{self, Folded},
     inline::is_pointwise,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     cost,
     pipeline::Context,
-    recompute::{Parts, Recompute, leaves},
+    recompute::{Parts, Recompute},
 };
 use eglu_ir::{
     Graph, GraphError, NodeId, Op, Operand, Value,
@@ -25,7 +26,7 @@ use rustc_hash::FxHashSet;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// More instructions than these are not computed a second time.
-const AGAIN: usize = 32;
+pub(crate) const AGAIN: usize = 32;
 
 /// More nodes than these do not join one kernel.
 const MOST: usize = 64;
@@ -273,7 +274,7 @@ fn behind(partition: &Partition<'_>, head: Head, product: NodeId, parts: &Parts,
     if plan.members.is_empty() {
         return plan;
     }
-    take_beside(partition, &mut plan, parts);
+    beside::take(partition, &mut plan, parts);
     compute_again(graph, &mut plan, |id| context.recompute != Recompute::None || parts.is_backward(id));
     plan.joined = joined(partition, &plan);
     if plan.joined.is_some() && !partition.is_convex(&plan.nodes()) {
@@ -310,36 +311,6 @@ fn pointwise_behind(partition: &Partition<'_>, seeds: &[NodeId], with: &[NodeId]
         }
     }
     taken
-}
-
-/// Takes in what does not depend on the product but is made of the tensors that are read behind it: the activation, which a backward pass computes
-/// again. What the forward pass needs is not made to wait.
-fn take_beside(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts) {
-    let graph = partition.graph;
-    let shape = &graph.node(plan.product).outputs[0].shape;
-    let read = leaves(graph, plan.members.iter().copied(), shape);
-    let read: FxHashSet<Value> = read.into_iter().filter(|value| value.node != plan.product).collect();
-    let made_of = |id: NodeId| {
-        let of = leaves(graph, [id].into_iter(), shape);
-        !of.is_empty() && of.is_subset(&read)
-    };
-    let beside = |id: NodeId| {
-        let free = partition.kind(id) == Kind::Single && !plan.members.contains(&id) && parts.is_backward(id);
-        free && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape && made_of(id)
-    };
-    let all: Vec<NodeId> = partition.order.iter().copied().filter(|&id| beside(id)).collect();
-    for &id in &all {
-        // Those inside of others are computed on the way.
-        let inside = |user: &NodeId| all.contains(user) || plan.members.contains(user);
-        if partition.users(id).iter().all(inside) && !partition.is_output(id) {
-            continue;
-        }
-        let nodes: Vec<NodeId> = plan.nodes().into_iter().chain([id]).collect();
-        if plan.members.len() < AGAIN && partition.is_convex(&nodes) {
-            plan.members.push(id);
-        }
-    }
-    plan.members.sort_by_key(|&id| partition.rank(id));
 }
 
 /// Takes producers of captures in, where the kernel then reads no more tensors than before.

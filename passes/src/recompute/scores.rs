@@ -26,8 +26,8 @@ struct Scored {
     wide: DType,
     /// Reads the rows: the product that the score moves behind.
     product: NodeId,
-    /// Reads the rows as an operand, with the activations as the other.
-    outer: Option<(NodeId, usize)>,
+    /// Read the rows as an operand, with the activations as the other, or ones for a bias.
+    outers: Vec<(NodeId, usize)>,
 }
 
 /// Rewrites what it finds in the backward part; true if there was something.
@@ -37,12 +37,9 @@ pub(super) fn move_behind_products(graph: &mut Graph) -> Result<bool, GraphError
     if found.is_empty() {
         return Ok(false);
     }
-    let by_reader: FxHashMap<NodeId, &Scored> = found
-        .iter()
-        .flat_map(|scored| {
-            [Some(scored.product), scored.outer.map(|(id, _)| id)].into_iter().flatten().map(move |id| (id, scored))
-        })
-        .collect();
+    let readers = |scored: &Scored| scored.outers.iter().map(|&(id, _)| id).chain([scored.product]).collect::<Vec<_>>();
+    let by_reader: FxHashMap<NodeId, &Scored> =
+        found.iter().flat_map(|scored| readers(scored).into_iter().map(move |id| (id, scored))).collect();
     let mut rebuild = Rebuild::new(graph);
     for &id in &parts.order {
         match by_reader.get(&id) {
@@ -72,26 +69,29 @@ fn scored(graph: &Graph, id: NodeId) -> Option<Scored> {
         [only] if matches!(graph.node(only).op(), Some(Op::Cast(_))) => only,
         _ => id,
     };
-    let (mut product, mut outer) = (None, None);
+    let (mut product, mut outers) = (None, Vec::new());
     for user in graph.users(read) {
         let operands = &graph.node(user).operands;
         let places: Vec<usize> = (0..operands.len()).filter(|&i| operands[i] == read.into()).collect();
         match (graph.node(user).op()?, &places[..]) {
             (Op::ExpertMatmul(_), [0]) if operands[2] == Operand::None && product.is_none() => product = Some(user),
-            (Op::ExpertOuter(op), &[at @ (0 | 1)]) if outer.is_none() && (op.a_repeat, op.b_repeat) == (1, 1) => {
-                outer = Some((user, at));
-            }
+            (Op::ExpertOuter(op), &[at @ (0 | 1)]) if (op.a_repeat, op.b_repeat) == (1, 1) => outers.push((user, at)),
             _ => return None,
         }
     }
     let product = product.filter(|_| !returned(read))?;
-    let found = Scored { score, rows, wide, product, outer };
     narrow(graph, rows, graph.node(read).outputs[0].dtype)?;
-    let takes_in = match outer {
-        Some((outer, at)) => beside(graph, product, graph.node(outer).operands[1 - at].value()?),
-        None => pointwise_users(graph, product),
-    };
-    takes_in.then_some(found)
+    let other = |&(outer, at): &(NodeId, usize)| graph.node(outer).operands[1 - at].value();
+    let takes_in = |other: Option<Value>| other.is_some_and(|other| is_ones(graph, other) || beside(graph, product, other));
+    let fits = pointwise_users(graph, product) && outers.iter().map(other).all(takes_in);
+    fits.then_some(Scored { score, rows, wide, product, outers })
+}
+
+/// A column of ones, with which the gradient of a bias is a sum of rows.
+fn is_ones(graph: &Graph, value: Value) -> bool {
+    let ty = graph.ty(value);
+    let ones = matches!(graph.node(value.node).op(), Some(Op::Full(full)) if full.value.as_f64() == 1.0);
+    ones && ty.rank() == 2 && ty.shape[1].is(1)
 }
 
 fn pointwise_users(graph: &Graph, product: NodeId) -> bool {
@@ -102,7 +102,7 @@ fn pointwise_users(graph: &Graph, product: NodeId) -> bool {
 /// An activation that is made of the same tensors as what is computed behind the product.
 fn beside(graph: &Graph, product: NodeId, activation: Value) -> bool {
     let shape = &graph.node(product).outputs[0].shape;
-    if graph.ty(activation).shape != *shape || !is_pointwise(graph, activation.node) || !pointwise_users(graph, product) {
+    if graph.ty(activation).shape != *shape || !is_pointwise(graph, activation.node) {
         return false;
     }
     let mut behind: Vec<NodeId> = vec![product];
@@ -177,16 +177,18 @@ fn times_score(rebuild: &mut Rebuild<'_>, scored: &Scored, x: Value, of: NodeId)
     let node = rebuild.old.node(of);
     let dtype = rebuild.new.ty(x).dtype;
     let score = rebuild.value(scored.score);
-    let cast = |rebuild: &mut Rebuild<'_>, x: Value, dtype: DType| -> Result<Value, GraphError> {
-        if rebuild.new.ty(x).dtype == dtype {
-            return Ok(x);
-        }
-        Ok(rebuild.call(&node.name, Cast { dtype }.into(), [x.into()], node.origins.iter().cloned())?.into())
-    };
-    let wide = cast(rebuild, x, scored.wide)?;
+    let wide = cast(rebuild, x, scored.wide, of)?;
     let name = format!("{}.scored", node.name);
     let product = rebuild.call(&name, Pointwise::Mul.into(), [score.into(), wide.into()], node.origins.iter().cloned())?;
-    cast(rebuild, product.into(), dtype)
+    cast(rebuild, product.into(), dtype, of)
+}
+
+fn cast(rebuild: &mut Rebuild<'_>, x: Value, dtype: DType, of: NodeId) -> Result<Value, GraphError> {
+    if rebuild.new.ty(x).dtype == dtype {
+        return Ok(x);
+    }
+    let node = rebuild.old.node(of);
+    Ok(rebuild.call(&node.name, Cast { dtype }.into(), [x.into()], node.origins.iter().cloned())?.into())
 }
 
 fn product(rebuild: &mut Rebuild<'_>, scored: &Scored, id: NodeId) -> Result<(), GraphError> {
@@ -202,7 +204,9 @@ fn product(rebuild: &mut Rebuild<'_>, scored: &Scored, id: NodeId) -> Result<(),
 
 fn outer(rebuild: &mut Rebuild<'_>, scored: &Scored, id: NodeId) -> Result<(), GraphError> {
     let node = rebuild.old.node(id);
-    let (Some(Op::ExpertOuter(op)), Some((_, at))) = (node.op(), scored.outer) else { return rebuild.copy(id) };
+    let place = scored.outers.iter().find(|(outer, _)| *outer == id);
+    let (Some(Op::ExpertOuter(op)), Some(&(_, at))) = (node.op(), place) else { return rebuild.copy(id) };
+    let ones = node.operands[1 - at].value().is_some_and(|value| is_ones(rebuild.old, value));
     let mut operands = rebuild.operands(id);
     let Some(activation) = operands[1 - at].value() else { return rebuild.copy(id) };
     let dtype = rebuild.new.ty(activation).dtype;
@@ -218,7 +222,12 @@ fn outer(rebuild: &mut Rebuild<'_>, scored: &Scored, id: NodeId) -> Result<(), G
         if at == 0 { op.a_repeat = repeat } else { op.b_repeat = repeat }
     }
     operands[at] = rows.into();
-    operands[1 - at] = times_score(rebuild, scored, activation, id)?.into();
+    operands[1 - at] = if ones {
+        let score = rebuild.value(scored.score);
+        cast(rebuild, score, dtype, id)?.into()
+    } else {
+        times_score(rebuild, scored, activation, id)?.into()
+    };
     let new = rebuild.call(&node.name, op.into(), operands, node.origins.iter().cloned())?;
     rebuild.bind_all(id, new);
     Ok(())
