@@ -51,7 +51,9 @@ pub struct Run {
 impl Run {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
-        let (executable, inputs) = match is_package(&self.model) {
+        let is_package = is_package(&self.model);
+        let _opening = super::device::open_early(self.device, !is_package);
+        let (executable, inputs) = match is_package {
             true => self.load_package()?,
             false => self.load_model()?,
         };

@@ -97,7 +97,7 @@ pub(crate) fn compile_into(
     cache: &Cache,
     told: &(dyn Fn(usize) + Sync),
 ) -> Result<Vec<Cubin>, CudaError> {
-    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, &source_digest(module, arch))).collect();
+    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, || source_digest(module, arch))).collect();
     if let Some(cubins) = built.iter().cloned().collect() {
         // Nothing is left to compile, so that no compiler need be there.
         return Ok(cubins);
@@ -105,11 +105,14 @@ pub(crate) fn compile_into(
     let nvrtc = Nvrtc::open()?;
     let slot = |cubin: Option<Cubin>| cubin.map_or_else(OnceLock::new, |cubin| OnceLock::from(Ok(cubin)));
     let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = built.into_iter().map(slot).collect();
+    // Long sources take longest: whoever starts one last keeps the others waiting.
+    let mut order: Vec<usize> = (0..modules.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(modules[at].source.len()));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        while let (at, Some(module)) = next_of(&next, modules) {
+        while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Each slot is taken by one thread only.
-            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, cache));
+            slots[at].get_or_init(|| compile_one(nvrtc, &modules[at], arch, cache));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -125,20 +128,14 @@ pub(crate) fn compile_into(
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
-fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a Module>) {
-    let at = next.fetch_add(1, Ordering::Relaxed);
-    (at, modules.get(at))
-}
-
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
     type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
     static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
-    let options = options(arch);
-    let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
+    let key = cache::key(&[&module.name, &module.source, &options(arch).join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = memory().entry(key).or_default().clone();
     // Who comes while another compiles the same source waits for that.
-    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key))).clone();
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, (cache, &key))).clone();
     if cubin.is_err() {
         // What failed for want of memory, say, may succeed later.
         memory().remove(&key);
@@ -146,30 +143,26 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
     cubin
 }
 
-fn compile_or_read(
-    nvrtc: &Nvrtc,
-    module: &Module,
-    arch: &str,
-    options: &[String],
-    (cache, key): (&Cache, &Key),
-) -> Result<Cubin, CudaError> {
-    let (log, image) = match cache.read(key) {
-        Some(entry) => entry,
+fn compile_or_read(nvrtc: &Nvrtc, module: &Module, arch: &str, (cache, key): (&Cache, &Key)) -> Result<Cubin, CudaError> {
+    if let Some((log, image)) = cache.read(key) {
+        return Ok(Cubin { image: image.into(), log: log.into() });
+    }
+    let cubin = compile_fresh(nvrtc, module, arch)?;
+    cache.write(key, &cubin.log, &cubin.image);
+    Ok(cubin)
+}
+
+/// Compiles a module, whatever is kept of it.
+pub(super) fn compile_fresh(nvrtc: &Nvrtc, module: &Module, arch: &str) -> Result<Cubin, CudaError> {
+    let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options(arch));
+    let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
+    match compiled.cubin {
+        Some(image) => Ok(Cubin { image: image.into(), log: compiled.log.into() }),
         None => {
-            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
-            let failed = |log: String| CompileError {
-                module: module.name.clone(),
-                arch: arch.into(),
-                log,
-                source_text: module.source.clone(),
-            };
-            let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
-            let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
-            cache.write(key, &compiled.log, &image);
-            (compiled.log, image)
+            let (module, source_text) = (module.name.clone(), module.source.clone());
+            Err(CompileError { module, arch: arch.into(), log: compiled.log, source_text }.into())
         }
-    };
-    Ok(Cubin { image: image.into(), log: log.into() })
+    }
 }
 
 impl Cubin {

@@ -21,6 +21,7 @@ mod context;
 mod counting;
 mod device;
 mod driver;
+mod early;
 mod error;
 mod executable;
 #[cfg(test)]
@@ -37,6 +38,7 @@ mod python;
 mod replay;
 mod session;
 mod staging;
+mod start;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,8 @@ pub use cache::CacheReport;
 pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler, source_digest};
 pub use device::DeviceFacts;
 pub use driver::DriverCalls;
+pub use early::{Opening, open_early};
 pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use probe::{DriverReport, Finding, NvrtcReport, Probe, probe};
+pub use start::start_up;
