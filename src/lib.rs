@@ -20,12 +20,13 @@
 //! [`compile`] is [`Pipeline::standard`] and [`lower`]; with a pipeline of one's own:
 //!
 //! ```
-//! use eglu::{DeviceProfile, Graph, Pipeline, lower};
+//! use eglu::{DeviceProfile, Graph, Options, Pipeline, lower};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let profile = DeviceProfile::named("h200").ok_or("no such device")?;
 //! let model = Graph::import("fixtures/mixtral-grouped_mm.block.pt2")?;
-//! let optimized = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?.run(model.graph, profile)?;
+//! let pipeline = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?;
+//! let optimized = pipeline.run(model.graph, &Options::new(profile.clone()))?;
 //! assert!(!optimized.report.sites.is_empty(), "the block is fused");
 //! let plan = lower(&optimized.graph)?;
 //! # Ok(())
@@ -40,8 +41,8 @@
 //! # fn f(executable: Executable, stream: *mut std::ffi::c_void, x: u64, y: u64) -> Result<(), Box<dyn std::error::Error>> {
 //! // SAFETY: the stream is of the device's primary context; x and y are device memory of these sizes, in use by nothing else on another stream.
 //! let (stream, x, y) = unsafe {
-//!     let x = DeviceTensor::borrow(DType::BF16, &[1, 128, 1024], x);
-//!     (Stream::from_raw(stream), x, DeviceTensor::borrow(DType::BF16, &[1, 128, 1024], y))
+//!     let x = DeviceTensor::borrow(DType::Bf16, &[1, 128, 1024], x);
+//!     (Stream::from_raw(stream), x, DeviceTensor::borrow(DType::Bf16, &[1, 128, 1024], y))
 //! };
 //! executable.run_on(stream, &[x], &[y])?;
 //! # Ok(())
@@ -59,3 +60,32 @@ pub use eglu_ir::import::{self, reference};
 pub use eglu_ir::{self as ir, DType, DeviceProfile, Dim, Graph, Op, Tensor, TensorType};
 pub use eglu_passes::{self as passes, Optimized, Options, Pipeline};
 pub use eglu_runtime::{self as runtime, Device, DeviceTensor, Executable, Stream, compare};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_shows_the_example_that_runs() {
+        let example: String = include_str!("lib.rs")
+            .lines()
+            .skip_while(|line| *line != "//! ```")
+            .skip(1)
+            .take_while(|line| *line != "//! ```")
+            .map(|line| line.trim_start_matches("//!").trim_start_matches(' ').to_string() + "\n")
+            .collect();
+        let readme: String = include_str!("../README.md").lines().map(|line| line.trim_start().to_string() + "\n").collect();
+        assert!(
+            example.lines().count() > 10 && readme.contains(&example),
+            "README.md lacks the example of src/lib.rs:\n{example}"
+        );
+    }
+
+    #[test]
+    fn executables_and_lent_tensors_are_for_all_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Executable>();
+        shared::<DeviceTensor>();
+        shared::<Stream>();
+    }
+}

@@ -8,6 +8,7 @@ use crate::{
     dce::RemoveDead,
     equality::Saturate,
     fold::FoldConstants,
+    recompute::{ChooseKept, Recompute},
     report::Report,
 };
 use eglu_ir::{DeviceProfile, Graph, GraphError};
@@ -29,6 +30,8 @@ pub struct Context<'a> {
     pub profile: &'a DeviceProfile,
     /// What `autodiff` differentiates by what.
     pub gradients: &'a Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
     /// Findings for the user.
     pub report: &'a mut Report,
 }
@@ -54,24 +57,14 @@ pub struct Options {
     pub print: PrintAfter,
     /// What `autodiff` differentiates by what, where the pipeline has that pass.
     pub gradients: Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
 }
 
 impl Options {
     /// Optimises for this device and prints nothing.
     pub fn new(profile: DeviceProfile) -> Options {
-        Options { profile, print: PrintAfter::Never, gradients: Gradients::default() }
-    }
-}
-
-impl From<&Options> for Options {
-    fn from(options: &Options) -> Options {
-        options.clone()
-    }
-}
-
-impl From<&DeviceProfile> for Options {
-    fn from(profile: &DeviceProfile) -> Options {
-        Options::new(profile.clone())
+        Options { profile, print: PrintAfter::Never, gradients: Gradients::default(), recompute: Recompute::default() }
     }
 }
 
@@ -124,6 +117,7 @@ fn all() -> Vec<Box<dyn Pass>> {
         Box::new(FoldConstants),
         Box::new(MergeEqual),
         Box::new(Saturate),
+        Box::new(ChooseKept),
         Box::new(Cluster),
         Box::new(RemoveDead),
     ]
@@ -131,7 +125,7 @@ fn all() -> Vec<Box<dyn Pass>> {
 
 impl Pipeline {
     /// What `eglu` runs by default. Equality saturation comes before folding into kernels, because its rules speak of single ops.
-    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,cluster,dce";
+    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,recompute,cluster,dce";
 
     /// Views in canonical form and nothing else, so that each op is a kernel of its own, as in PyTorch's eager mode.
     pub const UNFUSED: &'static str = "views,dce";
@@ -180,9 +174,9 @@ impl Pipeline {
         Self::parse(list).unwrap_or_else(|error| unreachable!("a built-in pipeline: {error}"))
     }
 
-    /// Runs the passes; each leaves a graph that verifies. Options are [`Options`], or the profile of the device to optimise for.
-    pub fn run(&self, graph: Graph, options: impl Into<Options>) -> Result<Optimized, PassError> {
-        self.run_printing(graph, &options.into(), &mut io::sink())
+    /// Runs the passes; each leaves a graph that verifies.
+    pub fn run(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
+        self.run_printing(graph, options, &mut io::sink())
     }
 
     /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
@@ -191,7 +185,12 @@ impl Pipeline {
         for pass in &self.passes {
             let name = pass.name();
             let start = Instant::now();
-            let mut context = Context { profile: &options.profile, gradients: &options.gradients, report: &mut report };
+            let mut context = Context {
+                profile: &options.profile,
+                gradients: &options.gradients,
+                recompute: options.recompute,
+                report: &mut report,
+            };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
             report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;

@@ -1,6 +1,7 @@
 //! Runs plans: the CPU backend, the CUDA backend, memory plans, measurement and comparison.
 //!
-//! [`Executable::load`] makes a plan ready on a [`Device`]; [`Executable::run`] takes dense host tensors and gives dense host tensors.
+//! [`Executable::load`] makes a plan ready on a [`Device`]; [`Executable::run`] takes dense host tensors and gives dense host tensors,
+//! [`Executable::run_on`] takes and writes tensors in device memory where the caller has them.
 //! Nothing here is global but the facts of the host and of its devices: pools, streams and allocators belong to an executable.
 
 pub mod bench;

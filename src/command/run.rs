@@ -41,6 +41,9 @@ pub struct Run {
     /// Weights that the archive lacks, or that replace its own, by name
     #[arg(long, value_name = "FILE.safetensors")]
     weights: Option<PathBuf>,
+    /// Show where values lie in memory during the run, and how much that is at the peak
+    #[arg(long)]
+    memory: bool,
     #[command(flatten)]
     differentiate: Differentiate,
     /// Which program of a package; not needed where it has one
@@ -59,6 +62,9 @@ impl Run {
         };
         let expected = self.expect.as_deref().map(model::tensors).transpose()?;
         let kinds: Vec<OutputKind> = executable.plan().outputs.iter().map(|output| output.kind.clone()).collect();
+        if self.memory {
+            show(&executable.memory(&inputs)?.to_string());
+        }
         let results = executable.run(&inputs)?;
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 

@@ -57,6 +57,24 @@ fn results_are_written_and_can_be_compared() {
 }
 
 #[test]
+fn memory_is_shown_as_it_is_used() {
+    let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    let peak = |extra: &[&str]| {
+        let text = eglu(["run", &model, "--inputs", &io, "--memory"].iter().chain(extra)).success().stdout;
+        let mut numbers = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split(' ')
+            .filter_map(|word| word.trim_start_matches('(').parse::<u64>().ok());
+        let (peak, sum) = (numbers.next().unwrap(), numbers.next().unwrap());
+        assert!(peak <= sum && text.contains("output.0") && text.contains("linear_2"), "{text}");
+        peak
+    };
+    assert!(peak(&[]) < peak(&["--no-fuse"]), "fused values need no place");
+}
+
+#[test]
 fn weights_come_from_another_file() {
     // The inputs file holds no weight the model knows, so its own stay in use.
     let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));

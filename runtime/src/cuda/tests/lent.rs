@@ -80,23 +80,6 @@ fn moved_inputs_update_the_graph_and_changed_dims_have_their_own() {
 }
 
 #[test]
-fn where_updates_cost_more_than_launches_kernels_are_launched() {
-    let fake = device(1 << 20);
-    let (executable, input, results) = lent(&fake, plan(), 3);
-    let run = |input: &DeviceTensor| {
-        executable.run_on(fake.stream(1), std::slice::from_ref(input), &results).unwrap();
-        check(3, &outputs(&executable, input, &results));
-        fake.state().graphs
-    };
-    run(&input);
-    assert_eq!(run(&input), [1, 1, 0]);
-    let moved = executable.to_device(&x(3).0).unwrap();
-    assert_eq!(run(&moved), [1, 1, 0], "three launches are no more than a replay and an update");
-    assert_eq!(run(&moved), [1, 2, 1], "but where the input has come to rest, the graph follows");
-    assert_eq!(run(&input), [1, 2, 1]);
-}
-
-#[test]
 fn streams_and_threads_have_memory_of_their_own() {
     let fake = device(4 << 20);
     let (executable, ..) = lent(&fake, longer(4), 3);

@@ -99,20 +99,6 @@ fn where_nothing_can_be_captured_kernels_are_launched() {
 }
 
 #[test]
-fn two_launches_are_no_graph() {
-    let fake = device(1 << 20);
-    let mut plan = plan();
-    plan.launches.truncate(2);
-    plan.plan.outputs.remove(0);
-    let executable = load_plan(&fake, plan).unwrap();
-    let (x, bindings) = x(4);
-    for _ in 0..3 {
-        executable.run(std::slice::from_ref(&x), &bindings).unwrap();
-    }
-    assert_eq!(fake.state().graphs, [0, 0, 0]);
-}
-
-#[test]
 fn in_place_steps_give_the_same() {
     let fake = device(1 << 20);
     let mut plan = longer(0);

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""What the host spends on issuing one run, eglu's beside PyTorch's, in one go on one GPU.
+
+    host_time.py EXAMPLE MODEL.pt2...
+
+EXAMPLE is the built example `bench` (`cargo build --release --example bench`). Each model is run by it and by PyTorch: eagerly, by
+torch.compile, and by torch.compile with mode="reduce-overhead", which replays CUDA graphs. Calls are not waited for one by one. Medians, us.
+Archives with operators of `transformers` need it installed; the `batched_mm` dress of the fixtures needs PyTorch alone.
+"""
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+from torch.export.passes import move_to_device_pass
+from torch.utils import _pytree
+
+import timing
+
+BATCH = 20
+
+
+def host(call, rounds=51):
+    """The median time of a call on the host, us; the device's queue is emptied often enough never to hold it up."""
+    times = []
+    for round in range(rounds):
+        for _ in range(BATCH):
+            begin = time.perf_counter_ns()
+            call()
+            if round > 0:
+                times.append(time.perf_counter_ns() - begin)
+        torch.cuda.synchronize()
+    return statistics.median(times) / 1e3
+
+
+def peers(path):
+    """PyTorch's figures for an archive, by name; a mode that fails is told of."""
+    program = move_to_device_pass(torch.export.load(path), "cuda")
+    args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), program.example_inputs)
+    module = program.module()
+    found = {}
+    for name, mode in [("eager", None), ("compiled", "default"), ("reduce-overhead", "reduce-overhead")]:
+        torch._dynamo.reset()
+        try:
+            call = module if mode is None else torch.compile(module, mode=mode)
+            with torch.inference_mode():
+                for _ in range(5):
+                    call(*args, **kwargs)
+                torch.cuda.synchronize()
+                found[name] = f"{host(lambda: call(*args, **kwargs)):.1f}"
+        except Exception as error:
+            found[name] = f"failed ({str(error).strip().splitlines()[0][:60]})"
+    return found
+
+
+def main():
+    example, *models = sys.argv[1:]
+    print(timing.head())
+    x = torch.randn(1024, device="cuda")
+    print(f"one eager operator: {host(lambda: torch.relu(x)):.1f} us")
+    for path in models:
+        found = peers(path)
+        print(os.path.basename(path) + ":  PyTorch " + ", ".join(f"{name} {value}" for name, value in found.items()))
+        for replay in ["1", "0"]:
+            run = subprocess.run([example, path], env={**os.environ, "EGLU_REPLAY": replay}, capture_output=True, text=True)
+            line = run.stdout.strip() or run.stderr.strip()[-300:]
+            print(f"  eglu {'by replay' if replay == '1' else 'kernel by kernel'}: {line}")
+
+
+if __name__ == "__main__":
+    main()
