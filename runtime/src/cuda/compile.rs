@@ -87,15 +87,20 @@ pub fn compiler() -> Result<String, CudaError> {
 /// [`compile`], timed and told of as the phase `compile`.
 pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
     let cache = Cache::from_env(&|name| std::env::var_os(name));
-    phases.time("compile", || compile_into(modules, arch, &cache, &|done| phases.tell("compile", done, modules.len())))
+    phases.time_noting("compile", || {
+        let compiled = AtomicUsize::new(0);
+        let told = |done| phases.tell("compile", done, modules.len());
+        let cubins = compile_into(modules, arch, &cache, (&told, &compiled));
+        (cubins, format!("{} sources, {} of them compiled", modules.len(), compiled.into_inner()))
+    })
 }
 
-/// [`compile`] with another disk cache; `told` is told how many modules are done.
+/// [`compile`] with another disk cache; `told` is told how many modules are done, and `compiled` counts those that no cache had.
 pub(crate) fn compile_into(
     modules: &[Module],
     arch: &str,
     cache: &Cache,
-    told: &(dyn Fn(usize) + Sync),
+    (told, compiled): (&(dyn Fn(usize) + Sync), &AtomicUsize),
 ) -> Result<Vec<Cubin>, CudaError> {
     let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, || source_digest(module, arch))).collect();
     if let Some(cubins) = built.iter().cloned().collect() {
@@ -112,7 +117,7 @@ pub(crate) fn compile_into(
     let work = || {
         while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Each slot is taken by one thread only.
-            slots[at].get_or_init(|| compile_one(nvrtc, &modules[at], arch, cache));
+            slots[at].get_or_init(|| compile_one(nvrtc, &modules[at], arch, (cache, compiled)));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -128,14 +133,19 @@ pub(crate) fn compile_into(
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
-fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
+fn compile_one(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    (cache, compiled): (&Cache, &AtomicUsize),
+) -> Result<Cubin, CudaError> {
     type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
     static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
     let key = cache::key(&[&module.name, &module.source, &options(arch).join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = memory().entry(key).or_default().clone();
     // Who comes while another compiles the same source waits for that.
-    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, (cache, &key))).clone();
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, (cache, &key, compiled))).clone();
     if cubin.is_err() {
         // What failed for want of memory, say, may succeed later.
         memory().remove(&key);
@@ -143,24 +153,26 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
     cubin
 }
 
-fn compile_or_read(nvrtc: &Nvrtc, module: &Module, arch: &str, (cache, key): (&Cache, &Key)) -> Result<Cubin, CudaError> {
+fn compile_or_read(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    (cache, key, compiled): (&Cache, &Key, &AtomicUsize),
+) -> Result<Cubin, CudaError> {
     if let Some((log, image)) = cache.read(key) {
         return Ok(Cubin { image: image.into(), log: log.into() });
     }
-    let cubin = compile_fresh(nvrtc, module, arch)?;
-    cache.write(key, &cubin.log, &cubin.image);
-    Ok(cubin)
-}
-
-/// Compiles a module, whatever is kept of it.
-pub(super) fn compile_fresh(nvrtc: &Nvrtc, module: &Module, arch: &str) -> Result<Cubin, CudaError> {
-    let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options(arch));
-    let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
-    match compiled.cubin {
-        Some(image) => Ok(Cubin { image: image.into(), log: compiled.log.into() }),
+    compiled.fetch_add(1, Ordering::Relaxed);
+    let result = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options(arch));
+    let result = result.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
+    match result.cubin {
+        Some(image) => {
+            cache.write(key, &result.log, &image);
+            Ok(Cubin { image: image.into(), log: result.log.into() })
+        }
         None => {
             let (module, source_text) = (module.name.clone(), module.source.clone());
-            Err(CompileError { module, arch: arch.into(), log: compiled.log, source_text }.into())
+            Err(CompileError { module, arch: arch.into(), log: result.log, source_text }.into())
         }
     }
 }

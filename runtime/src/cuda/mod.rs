@@ -38,7 +38,6 @@ mod python;
 mod replay;
 mod session;
 mod staging;
-mod start;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -55,4 +54,3 @@ pub use early::{Opening, open_early};
 pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use probe::{DriverReport, Finding, NvrtcReport, Probe, probe};
-pub use start::start_up;
