@@ -29,6 +29,13 @@ pub enum CudaError {
     /// A driver call failed.
     #[error("{doing}: the CUDA driver says {code} ({message})")]
     Driver { doing: String, code: String, message: String },
+    /// The driver cannot take the kernels' machine code.
+    #[error(
+        "loading the kernels of `{module}`: the CUDA driver says {code} ({message}). It supports CUDA {}.{}: where a newer NVRTC made the kernels, \
+         update the driver, or use an NVRTC of its version",
+        driver.0, driver.1
+    )]
+    OldDriver { module: String, code: String, message: String, driver: (u32, u32) },
     /// An allocation was refused.
     #[error(
         "{what} needs {wanted} bytes of device memory, and {free} of {total} are free on device {ordinal}: choose smaller dims, or free memory"
@@ -67,6 +74,7 @@ impl CudaError {
             Self::NoDriver { .. }
                 | Self::OutOfMemory { .. }
                 | Self::Driver { .. }
+                | Self::OldDriver { .. }
                 | Self::NoDevice { .. }
                 | Self::NoCompiler { .. }
                 | Self::OldDevice { .. }

@@ -75,6 +75,14 @@ pub(super) struct State {
     copies: usize,
     /// Take any address for device memory.
     pub(super) foreign: bool,
+    /// The error of starting the driver.
+    pub(super) init: Option<CUresult>,
+    /// The CUDA version that the driver supports, as the driver writes it; 13.0 where none is set.
+    pub(super) version: Option<c_int>,
+    /// The error of loading a module.
+    pub(super) load: Option<CUresult>,
+    /// Dynamic shared memory a kernel may have, bytes.
+    pub(super) shared_limit: Option<c_int>,
     /// Refuse to capture.
     pub(super) no_capture: bool,
     /// Handles given out.
@@ -200,10 +208,10 @@ fn copy(sizes: &[usize], params: *mut *mut c_void) -> Vec<Box<[u128]>> {
 #[allow(unused_variables)]
 impl Api for Fake {
     unsafe fn cuInit(&self, flags: c_uint) -> CUresult {
-        OK
+        self.state().init.unwrap_or(OK)
     }
     unsafe fn cuDriverGetVersion(&self, version: *mut c_int) -> CUresult {
-        unsafe { *version = 13_000 };
+        unsafe { *version = self.state().version.unwrap_or(13_000) };
         OK
     }
     unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> CUresult {
@@ -338,7 +346,8 @@ impl Api for Fake {
         OK
     }
     unsafe fn cuModuleLoadData(&self, module: *mut CUmodule, image: *const c_void) -> CUresult {
-        self.made(module)
+        let refusal = self.state().load;
+        refusal.unwrap_or_else(|| self.made(module))
     }
     unsafe fn cuModuleUnload(&self, module: CUmodule) -> CUresult {
         self.destroyed()
@@ -353,7 +362,11 @@ impl Api for Fake {
     }
     unsafe fn cuFuncSetAttribute(&self, function: CUfunction, attribute: CUfunction_attribute, value: c_int) -> CUresult {
         let name = self.kernels[function as usize - 1].0.to_string();
-        self.state().shared.insert(name, value);
+        let mut state = self.state();
+        if state.shared_limit.is_some_and(|limit| value > limit) {
+            return INVALID;
+        }
+        state.shared.insert(name, value);
         OK
     }
     unsafe fn cuTensorMapEncodeTiled(
