@@ -200,7 +200,8 @@ impl Executable {
     ///
     /// Where dims and addresses are those of the run before on this stream, this is one replay of a CUDA graph; where addresses differ, the
     /// graph's arguments are updated or the kernels launched one by one; where dims differ, the launches for them are made, and kept for
-    /// the next time. Nothing is asked of the driver and nothing allocated, but for dims that were not seen lately.
+    /// the next time. Nothing is asked of the driver and nothing allocated, but for dims that were not seen lately. A stream that is being
+    /// captured may be given once a run with these dims was made on it.
     pub fn run_on(&self, stream: Stream, inputs: &[DeviceTensor], results: &[DeviceTensor]) -> Result<(), RuntimeError> {
         let bind = || self.bind_shapes(inputs.iter().map(|input| (input.dtype(), input.shape())));
         self.on_device()?.run_on(stream, inputs, results, &bind)

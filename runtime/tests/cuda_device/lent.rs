@@ -41,12 +41,12 @@ fn replays_follow_inputs_and_dims() {
 }
 
 #[test]
-fn threads_share_an_executable() {
+fn threads_share_executables_and_a_device() {
     let Some(_turn) = turn() else { return };
-    let executable = load(4);
+    let executables = [load(4), load(1)];
     std::thread::scope(|scope| {
         for thread in 0..4usize {
-            let executable = &executable;
+            let executable = &executables[thread % 2];
             scope.spawn(move || {
                 let rows = 100 + thread;
                 for _ in 0..20 {

@@ -82,15 +82,15 @@ fn moved_inputs_update_the_graph_and_changed_dims_have_their_own() {
 #[test]
 fn streams_and_threads_have_memory_of_their_own() {
     let fake = device(4 << 20);
-    let (executable, ..) = lent(&fake, longer(4), 3);
+    let executables = [lent(&fake, longer(4), 3).0, lent(&fake, longer(1), 3).0];
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (executable, fake) = (&executable, &fake);
+            let (executable, fake) = (&executables[thread / 3], &fake);
             scope.spawn(move || {
                 let input = executable.to_device(&x(3 + thread).0).unwrap();
                 let results = blocks(executable, &input);
                 for round in 0..20 {
-                    // The last two share a stream.
+                    // The last two share a stream, and each has an executable of its own.
                     executable.run_on(fake.stream(1 + thread.min(2)), std::slice::from_ref(&input), &results).unwrap();
                     if round % 5 == 0 {
                         check(3 + thread, &outputs(executable, &input, &results));
@@ -100,7 +100,7 @@ fn streams_and_threads_have_memory_of_their_own() {
         }
     });
     let used = fake.state().usage().0;
-    executable.forget(fake.stream(1)).unwrap();
+    executables[0].forget(fake.stream(1)).unwrap();
     assert!(fake.state().usage().0 < used, "a forgotten stream's memory is freed");
 }
 
