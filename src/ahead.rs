@@ -1,8 +1,8 @@
-//! Ahead of time: from a model to the program of a package.
+//! Ahead of time: from models to the programs of a package.
 
 use eglu_codegen::{
-    LowerError,
-    cuda::{EmitError, Target, emit},
+    LowerError, Plan,
+    cuda::{EmitError, Module, Target, emit},
     lower,
 };
 use eglu_ir::{DeviceProfile, Graph, NodeKind, TensorType, profile, weights::Weights};
@@ -54,32 +54,54 @@ pub enum AheadError {
     Cuda(#[from] CudaError),
 }
 
-/// Optimises a model for each architecture by `pipeline`, and compiles its kernels. No GPU is needed; for GPUs, NVRTC is.
-pub fn compile(
-    graph: &Graph,
-    weights: &Weights,
-    architectures: &[Architecture],
-    pipeline: &Pipeline,
-) -> Result<Program, AheadError> {
-    let plan = |profile: &DeviceProfile| -> Result<_, AheadError> {
-        Ok(lower(&pipeline.run(graph.clone(), &Options::new(profile.clone()))?.graph)?)
-    };
-    let mut targets = vec![];
+/// A model to compile.
+pub struct Model<'a> {
+    /// What it computes.
+    pub graph: Graph,
+    /// Its weights, as far as they have contents.
+    pub weights: Weights,
+    /// What the pipeline is to do for a device of this profile.
+    pub options: Box<dyn Fn(DeviceProfile) -> Options + 'a>,
+}
+
+/// Optimises models for each architecture by `pipeline`, and compiles their kernels, all of one architecture at once. No GPU is needed; for
+/// GPUs, NVRTC is.
+pub fn compile(models: &[Model<'_>], architectures: &[Architecture], pipeline: &Pipeline) -> Result<Vec<Program>, AheadError> {
+    let mut programs = models.iter().map(program).collect::<Result<Vec<_>, _>>()?;
     for architecture in architectures {
-        targets.push(match architecture {
-            Architecture::Cpu => package::Target::Cpu(plan(&profile::CPU)?),
-            Architecture::Cuda(target) => {
-                let plan = emit(&plan(target.profile())?, *target)?;
-                let cubins = cuda::compile(&plan.modules, target.name())?;
-                package::Target::Cuda { arch: target.name().into(), compiler: cuda::compiler()?, plan, cubins }
+        let plan = |model: &Model<'_>, profile: &DeviceProfile| -> Result<Plan, AheadError> {
+            Ok(lower(&pipeline.run(model.graph.clone(), &(model.options)(profile.clone()))?.graph)?)
+        };
+        match architecture {
+            Architecture::Cpu => {
+                for (model, program) in models.iter().zip(&mut programs) {
+                    program.targets.push(package::Target::Cpu(plan(model, &profile::CPU)?));
+                }
             }
-        });
+            Architecture::Cuda(target) => {
+                let plan = |model: &Model<'_>| Ok(emit(&plan(model, target.profile())?, *target)?);
+                let plans = models.iter().map(plan).collect::<Result<Vec<_>, AheadError>>()?;
+                let modules: Vec<Module> = plans.iter().flat_map(|plan| plan.modules.iter().cloned()).collect();
+                let mut cubins = cuda::compile(&modules, target.name())?.into_iter();
+                let (arch, compiler) = (target.name(), cuda::compiler()?);
+                for (plan, program) in plans.into_iter().zip(&mut programs) {
+                    let cubins = cubins.by_ref().take(plan.modules.len()).collect();
+                    let (arch, compiler) = (arch.into(), compiler.clone());
+                    program.targets.push(package::Target::Cuda { arch, compiler, plan, cubins });
+                }
+            }
+        }
     }
+    Ok(programs)
+}
+
+/// A model without plans.
+fn program(Model { graph, weights, .. }: &Model<'_>) -> Result<Program, AheadError> {
     let ty = |path: &Arc<str>| {
         let is = |id: &_| matches!(&graph.node(*id).kind, NodeKind::Weight(other) if other == path);
         graph.node_ids().find(is).map(|id| (path.clone(), graph.node(id).outputs[0].clone()))
     };
     let absent: IndexMap<Arc<str>, TensorType> = weights.missing(graph).iter().filter_map(ty).collect();
     let bounds = inputs::bounds(&lower(graph)?);
-    Ok(Program { name: graph.name.clone(), targets, weights: weights.clone(), absent, bounds })
+    Ok(Program { name: graph.name.clone(), targets: vec![], weights: weights.clone(), absent, bounds })
 }

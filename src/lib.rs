@@ -51,6 +51,7 @@
 
 pub mod ahead;
 mod compile;
+pub mod reductions;
 
 pub use compile::{CompileError, compile};
 pub use eglu_codegen as codegen;

@@ -111,12 +111,16 @@ fn one_tile_runs_at_every_number_of_rows() {
     let Sample::Graph(moe) = sample(OpCode::Moe) else { panic!("a block has a kernel") };
     let Sample::Graph(matmul) = sample(OpCode::MatMul) else { panic!("a product has a kernel") };
     let (moe, matmul) = (emitted(&moe, TARGETS[3]), emitted(&matmul, TARGETS[3]));
-    for tokens in [1, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
-        for entry in ["moe_up", "moe_down", "moe_combine"] {
-            assert_eq!(running(&moe, entry, tokens), 1, "{entry} at {tokens}");
+    for tokens in [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
+        let ran = |entry: &str| running(&moe, entry, tokens);
+        // A few tokens find their experts by themselves, and are a block in one launch.
+        assert_eq!(ran("moe_bf16_few_tokens"), usize::from(tokens <= 16), "at {tokens}");
+        for entry in ["expert_dispatch", "moe_combine"] {
+            assert_eq!(ran(entry), usize::from(tokens > 16), "{entry} at {tokens}");
         }
-        // A few tokens find their experts by themselves.
-        assert_eq!(running(&moe, "expert_dispatch", tokens), usize::from(tokens > 8), "at {tokens}");
+        let projections = [ran("moe_bf16_few_rows"), ran("moe_up"), ran("moe_down")];
+        let expected: &[[usize; 3]] = if tokens > 16 { &[[1, 0, 0], [0, 1, 1]] } else { &[[0; 3]] };
+        assert!(expected.contains(&projections), "{projections:?} at {tokens}");
         assert_eq!(running(&matmul, "matmul", tokens), 1, "matmul at {tokens}");
     }
     assert_eq!(running(&matmul, "matmul", 0), 0);

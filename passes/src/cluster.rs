@@ -5,12 +5,13 @@
 
 mod absorb;
 mod contract;
-mod expert;
-mod expert_emit;
+mod folded;
 mod inline;
 mod map;
 mod map_reduce;
 mod partition;
+mod product;
+mod product_emit;
 mod regroup;
 mod rounding;
 mod store;
@@ -18,13 +19,17 @@ mod views;
 
 use crate::{
     canonicalize::SimplifyViews,
-    cse::MergeEqual,
+    cse::merge_views,
     pipeline::{Context, Failure, Pass},
     rebuild::Rebuild,
+    recompute::Parts,
 };
 use eglu_ir::{Graph, GraphError, NodeId};
 use partition::{Kind, Partition};
 use std::sync::Arc;
+
+pub(crate) use inline::is_pointwise;
+pub(crate) use product::repeated as repeated_rows;
 
 /// Fuses what shares a loop.
 pub struct Cluster;
@@ -41,20 +46,26 @@ impl Pass for Cluster {
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
         let stored = store::absorb_casts(graph)?;
         let sunk = views::sink(graph)?;
+        if sunk {
+            // What was moved in front of one reader must be the same value for all.
+            SimplifyViews.run(graph, context)?;
+            merge_views(graph)?;
+        }
         graph.remove_dead();
-        let experts = expert::fuse(graph, context)?;
+        let products = product::fuse(graph, context)?;
         let contracts = fuse(graph, |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
         if hoisted {
             // Readers of one tensor through equal views shall read the same value, or they would not meet in a loop.
             SimplifyViews.run(graph, context)?;
-            MergeEqual.run(graph, context)?;
+            merge_views(graph)?;
         }
+        let parts = Parts::of(graph)?;
         let loops = fuse(graph, |partition| {
             map_reduce::group(partition, context);
-            map::group(partition, context);
+            map::group(partition, &parts, context);
         })?;
-        Ok(stored || sunk || experts || contracts || hoisted || loops)
+        Ok(stored || sunk || products || contracts || hoisted || loops)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
-use eglu_ir::{DType, Graph, NodeId, NodeKind, Op};
+use eglu_ir::{DType, Graph, GraphError, NodeId, NodeKind, Op, ops::Lowering};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -33,27 +33,42 @@ impl Pass for MergeEqual {
     }
 
     fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
-        let mut rebuild = Rebuild::new(graph);
-        let mut seen: FxHashMap<Key, NodeId> = FxHashMap::default();
-        let mut changed = false;
-        for id in graph.topological()? {
-            let key = key(&rebuild, id);
-            if let Some(&first) = key.as_ref().and_then(|key| seen.get(key)) {
-                rebuild.bind_all(id, first);
-                rebuild.adopt(first, id);
-                changed = true;
-                continue;
-            }
-            rebuild.copy(id)?;
-            if let Some(key) = key {
-                seen.insert(key, rebuild.value(id.into()).node);
-            }
-        }
-        if changed {
-            *graph = rebuild.finish();
-        }
-        Ok(changed)
+        Ok(merge_equal(graph)?)
     }
+}
+
+/// Merges all equal nodes.
+pub(crate) fn merge_equal(graph: &mut Graph) -> Result<bool, GraphError> {
+    merge(graph, |_| true)
+}
+
+/// Merges equal views, and leaves alone what is computed twice on purpose.
+pub(crate) fn merge_views(graph: &mut Graph) -> Result<bool, GraphError> {
+    merge(graph, |op| op.code().lowering() == Lowering::View)
+}
+
+/// Merges equal nodes, those ops for which `among` holds.
+fn merge(graph: &mut Graph, among: impl Fn(&Op) -> bool) -> Result<bool, GraphError> {
+    let mut rebuild = Rebuild::new(graph);
+    let mut seen: FxHashMap<Key, NodeId> = FxHashMap::default();
+    let mut changed = false;
+    for id in graph.topological()? {
+        let key = if graph.node(id).op().is_none_or(&among) { key(&rebuild, id) } else { None };
+        if let Some(&first) = key.as_ref().and_then(|key| seen.get(key)) {
+            rebuild.bind_all(id, first);
+            rebuild.adopt(first, id);
+            changed = true;
+            continue;
+        }
+        rebuild.copy(id)?;
+        if let Some(key) = key {
+            seen.insert(key, rebuild.value(id.into()).node);
+        }
+    }
+    if changed {
+        *graph = rebuild.finish();
+    }
+    Ok(changed)
 }
 
 fn key(rebuild: &Rebuild<'_>, id: NodeId) -> Option<Key> {

@@ -15,10 +15,12 @@ mod explain;
 pub mod fold;
 pub mod pipeline;
 mod rebuild;
+pub mod recompute;
 pub mod report;
 
 pub use autodiff::{AutodiffError, Gradients};
 pub use certify::certify;
 pub use explain::explain;
 pub use pipeline::{Context, Failure, Optimized, Options, Pass, PassError, Pipeline, PrintAfter};
+pub use recompute::Recompute;
 pub use report::Report;

@@ -8,6 +8,7 @@ use crate::{
     dce::RemoveDead,
     equality::Saturate,
     fold::FoldConstants,
+    recompute::{ChooseKept, Recompute},
     report::Report,
 };
 use eglu_ir::{DeviceProfile, Graph, GraphError};
@@ -29,6 +30,8 @@ pub struct Context<'a> {
     pub profile: &'a DeviceProfile,
     /// What `autodiff` differentiates by what.
     pub gradients: &'a Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
     /// Findings for the user.
     pub report: &'a mut Report,
 }
@@ -54,12 +57,14 @@ pub struct Options {
     pub print: PrintAfter,
     /// What `autodiff` differentiates by what, where the pipeline has that pass.
     pub gradients: Gradients,
+    /// What a backward pass computes again.
+    pub recompute: Recompute,
 }
 
 impl Options {
     /// Optimises for this device and prints nothing.
     pub fn new(profile: DeviceProfile) -> Options {
-        Options { profile, print: PrintAfter::Never, gradients: Gradients::default() }
+        Options { profile, print: PrintAfter::Never, gradients: Gradients::default(), recompute: Recompute::default() }
     }
 }
 
@@ -112,6 +117,7 @@ fn all() -> Vec<Box<dyn Pass>> {
         Box::new(FoldConstants),
         Box::new(MergeEqual),
         Box::new(Saturate),
+        Box::new(ChooseKept),
         Box::new(Cluster),
         Box::new(RemoveDead),
     ]
@@ -119,7 +125,7 @@ fn all() -> Vec<Box<dyn Pass>> {
 
 impl Pipeline {
     /// What `eglu` runs by default. Equality saturation comes before folding into kernels, because its rules speak of single ops.
-    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,cluster,dce";
+    pub const STANDARD: &'static str = "canonicalize,fold,cse,dce,egraph,canonicalize,cse,recompute,cluster,dce";
 
     /// Views in canonical form and nothing else, so that each op is a kernel of its own, as in PyTorch's eager mode.
     pub const UNFUSED: &'static str = "views,dce";
@@ -179,7 +185,12 @@ impl Pipeline {
         for pass in &self.passes {
             let name = pass.name();
             let start = Instant::now();
-            let mut context = Context { profile: &options.profile, gradients: &options.gradients, report: &mut report };
+            let mut context = Context {
+                profile: &options.profile,
+                gradients: &options.gradients,
+                recompute: options.recompute,
+                report: &mut report,
+            };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
             report.ran(name, start);
             eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;

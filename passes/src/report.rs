@@ -2,7 +2,10 @@
 
 mod sites;
 
-use crate::cost;
+use crate::{
+    cost,
+    recompute::{self, Kept},
+};
 use eglu_ir::{Bindings, Graph, NodeId};
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -26,6 +29,9 @@ pub struct Report {
     pub refused: Vec<Refused>,
     /// Why searches ended before they were exhausted; empty if none did.
     pub stops: Vec<String>,
+    /// What the backward part keeps of the forward part; none for a graph without gradients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
     /// Claims on the user's inputs that the result rests on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
@@ -136,6 +142,7 @@ impl Report {
             sites: Vec::new(),
             refused: Vec::new(),
             stops: Vec::new(),
+            kept: None,
             assumptions: Vec::new(),
             time_ms: IndexMap::new(),
             passes: Vec::new(),
@@ -170,6 +177,7 @@ impl Report {
     /// Finds the sites of the optimised graph.
     pub(crate) fn conclude(&mut self, graph: &Graph) {
         self.nodes_after = ops(graph);
+        self.kept = recompute::kept(graph);
         self.sites = sites::find(self, graph);
     }
 

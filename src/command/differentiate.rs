@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use eglu_ir::{DeviceProfile, import::Imported};
-use eglu_passes::{Gradients, Options, Pipeline};
+use eglu_passes::{Gradients, Options, Pipeline, Recompute};
 
 /// Options for gradients.
 #[derive(Debug, Args)]
@@ -17,6 +17,19 @@ pub struct Differentiate {
     /// given several times; the order is that of the gradients
     #[arg(long, value_name = "NAME")]
     wrt: Vec<String>,
+    /// What the backward pass computes again rather than keep from the forward pass: `none`; `auto`, what takes less time than its bytes are worth;
+    /// `all` but matrix products, orders and scatters
+    #[arg(long, value_name = "none|auto|all", default_value = "auto", value_parser = recompute, hide_default_value = true)]
+    recompute: Recompute,
+}
+
+fn recompute(text: &str) -> Result<Recompute, String> {
+    match text {
+        "none" => Ok(Recompute::None),
+        "auto" => Ok(Recompute::Auto),
+        "all" => Ok(Recompute::All),
+        _ => Err("it is `none`, `auto` or `all`".into()),
+    }
 }
 
 /// The word for all outputs.
@@ -45,6 +58,6 @@ impl Differentiate {
     pub fn options(&self, imported: &Imported, profile: DeviceProfile) -> Options {
         let of = if self.grad.iter().any(|output| output == ALL) { Vec::new() } else { self.grad.clone() };
         let gradients = Gradients { of, by: self.wrt.clone(), buffers: imported.buffers.clone() };
-        Options { gradients, ..Options::new(profile) }
+        Options { gradients, recompute: self.recompute, ..Options::new(profile) }
     }
 }

@@ -165,6 +165,10 @@ fn summary(optimized: &Optimized, unfused: usize, profile: &DeviceProfile) -> St
     if !refused.is_empty() {
         text += &format!("\nrefused\n{refused}");
     }
+    if let Some(kept) = report.kept {
+        text +=
+            &format!("\nthe backward pass keeps {} tensors of the forward pass, {}\n", kept.tensors, bytes(kept.bytes as f64));
+    }
     for stop in &report.stops {
         text += &format!("\nstopped early: {stop}\n");
     }

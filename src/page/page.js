@@ -336,5 +336,6 @@
     choose(view, at, true);
   });
   paint();
+  views.forEach((view) => view.draw());
   document.documentElement.dataset.ready = "yes";
 })();

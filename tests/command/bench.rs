@@ -28,6 +28,10 @@ fn the_json_has_the_shape_that_scripts_rely_on() {
     for key in ["speedup", "roofline_ms", "share_of_roofline", "host_us"] {
         assert!(json[key].is_number(), "{key}");
     }
+    assert_eq!((json["weights"].as_str(), json["seed"].as_u64()), (Some("model"), Some(0)));
+    let phases: Vec<&str> = json["cold_start"].as_array().unwrap().iter().map(|phase| phase["phase"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["import", "passes", "plan", "weights", "first run"]);
+    assert!(json["cold_start"].as_array().unwrap().iter().all(|phase| phase["ms"].as_f64().is_some_and(|ms| ms > 0.0)));
     assert!(json["max_error"].as_f64().is_some_and(|error| error < 1e-5), "{}", json["max_error"]);
     assert!(json["fused"]["kernels"].as_u64() < json["unfused"]["kernels"].as_u64());
 }

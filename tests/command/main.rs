@@ -3,11 +3,14 @@
 mod archive;
 mod bad_input;
 mod bench;
+mod browser;
 mod cache;
 mod call;
 mod emit;
 mod golden;
 mod optimize;
 mod package;
+mod page;
 mod run;
+mod trace;
 mod usage;

@@ -1,6 +1,7 @@
 //! `eglu compile`, and packages in the other subcommands.
 
 use super::call::{eglu, fixture, has_nvrtc};
+use eglu::reference::{read_tensors, write_tensors};
 use std::{fs, path::Path, process::Command, time::Duration};
 
 const BLOCK: &str = "mixtral-grouped_mm.block";
@@ -23,6 +24,26 @@ fn a_package_gives_pytorchs_results() {
         let outcome = eglu(["run", out.to_str().unwrap(), "--inputs", &io, "--expect", &io]).success();
         assert!(outcome.stdout.contains("PASS"), "{outcome:?}");
     }
+}
+
+#[test]
+fn gradients_can_be_packaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, io) = (folder.path().join("joint.eglu"), folder.path().join("io.safetensors"));
+    let (model, inputs) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    let grad = ["--grad", "all", "--wrt", "parameters"];
+    compile(&["llama.block"], "cpu", &out, &grad).success();
+    // The gradient of the result is a further input: the result itself will do.
+    let result = folder.path().join("result.safetensors");
+    eglu(["run", &model, "--inputs", &inputs, "--outputs", result.to_str().unwrap()]).success();
+    let (mut tensors, result) = (read_tensors(Path::new(&inputs)).unwrap(), read_tensors(&result).unwrap());
+    tensors.retain(|name, _| name.starts_with("input."));
+    tensors.insert(format!("input.{}", tensors.len()), result["output.0"].clone());
+    write_tensors(&io, tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))).unwrap();
+    let (io, want) = (io.to_str().unwrap(), folder.path().join("want.safetensors"));
+    eglu(["run", &model, "--inputs", io, "--outputs", want.to_str().unwrap()].into_iter().chain(grad)).success();
+    let outcome = eglu(["run", out.to_str().unwrap(), "--inputs", io, "--expect", want.to_str().unwrap()]).success();
+    assert!(outcome.stdout.contains("output.3"), "{outcome:?}");
 }
 
 #[test]
@@ -133,4 +154,49 @@ fn killed_compilations_leave_nothing_corrupt() {
     compile(&[BLOCK], "cpu", &path, &[]).success();
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["out.eglu"]);
+}
+
+#[test]
+fn the_common_reductions_are_one_package() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("reductions.eglu");
+    let out = out.to_str().unwrap();
+    eglu(["compile", "--reductions=f32,bool", "--arch", "cpu", "-o", out]).success();
+    let summary = eglu(["inspect", out]).success().stdout;
+    for program in ["sum.inner.f32", "argmax.full.f32", "softmax.outer.f32", "any.middle.bool"] {
+        assert!(summary.contains(&format!("{program}\n")), "{program} in {summary}");
+    }
+    let options =
+        ["--program", "var_mean.middle.f32", "--dim", "planes=3", "--dim", "rows=50", "--dim", "columns=7", "--seconds", "0"];
+    eglu(["bench", out].into_iter().chain(options)).success();
+    eglu(["compile", "--reductions=f31", "--arch", "cpu", "-o", out]).error(2, &["f31", "bf16"]);
+    eglu(["compile", "--arch", "cpu", "-o", out]).error(2, &["MODEL"]);
+}
+
+/// Kernels of a package stand in for the compiler: here it is nowhere, and the model is another one of the same sources.
+#[test]
+fn kernels_of_a_package_need_no_compiler() {
+    if !has_nvrtc() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("block.eglu");
+    compile(&["llama.block"], "sm_80", &package, &[]).success();
+    let emit = |model: &str| {
+        Command::new(env!("CARGO_BIN_EXE_eglu"))
+            .args(["emit", model, "--arch", "sm_80", "-o", folder.path().join("out").to_str().unwrap()])
+            .env("EGLU_KERNELS", &package)
+            .env("EGLU_NVRTC", folder.path().join("nowhere"))
+            .env("EGLU_CACHE_DIR", "")
+            .output()
+            .unwrap()
+    };
+    let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let found = emit(&fixture("llama.block.pt2"));
+    assert!(found.status.success(), "{}", text(&found));
+    let lacking = emit(&fixture("llama.lm.pt2"));
+    assert!(lacking.status.code() == Some(3) && text(&lacking).contains("NVRTC"), "{}", text(&lacking));
+    fs::write(&package, "rubbish").unwrap();
+    let damaged = emit(&fixture("llama.block.pt2"));
+    assert!(damaged.status.code() == Some(3) && text(&damaged).contains("warning: EGLU_KERNELS"), "{}", text(&damaged));
 }

@@ -16,7 +16,7 @@ import time
 
 import timing
 import torch
-from emitted import Emitted
+from plans import Plan
 
 DTYPES = dict(
     f32=torch.float32, bf16=torch.bfloat16, f16=torch.float16, f64=torch.float64, i8=torch.int8, i32=torch.int32, i64=torch.int64,
@@ -115,31 +115,21 @@ def one(folder, label, name, kind, op, layout, shape, dtype, copy):
         torch._dynamo.reset()
         fast = torch.compile(call, dynamic=False)
         compiled = median_us(fast)
-    emitted = Emitted(os.path.join(folder, name))
     dims = dict(s77=x.shape[0], mid=x.shape[1], s27=x.shape[-1], _s27=x.shape[-1] // 2)
-    results = [torch.full_like(output, 7) for output in outputs]
-    tensors = {}
-    for launch in emitted.launches:
-        for arg in launch[4]:
-            found = re.fullmatch(r"(.*)#(\d*) \+ .*", arg)
-            if found and found[1] not in tensors and found[1] not in ("scratch", "counters"):
-                tensors[found[1]] = x if found[1] == "x" else None
-    missing = [key for key, value in tensors.items() if value is None]
-    ends = missing[-len(results):]
-    for key in missing:
-        tensors[key] = results[ends.index(key)] if key in ends else torch.empty(x.numel() * 8 + 64, dtype=torch.uint8, device="cuda")
-    run = emitted.bind(tensors, dims)
-    run()
+    plan = Plan(os.path.join(folder, name), [x], {}, dims)
+    plan.poison()
+    plan.run()
     torch.cuda.synchronize()
+    results = plan.outputs()
     error = max(difference(got, want) for got, want in zip(results, outputs))
     first = [result.clone() for result in results]
-    mine = median_us(run)
+    mine = median_us(plan.run)
     same = all(torch.equal(a, b) or bool(torch.isnan(a).any()) for a, b in zip(first, results))
     bytes_moved = x.numel() * x.element_size() + sum(output.numel() * output.element_size() for output in outputs)
     floor = bytes_moved / copy / 1e6
     shares = " ".join(f"{floor / t:6.3f}" for t in (mine, eager, compiled))
     print(
-        f"{label:42} {floor:8.1f} {mine:8.1f} {eager:8.1f} {compiled:8.1f}   {shares}  {error:.1e} {run.kernels}{'' if same else ' NOT THE SAME BITS'}",
+        f"{label:42} {floor:8.1f} {mine:8.1f} {eager:8.1f} {compiled:8.1f}   {shares}  {error:.1e} {len(plan.calls)}{'' if same else ' NOT THE SAME BITS'}",
         flush=True,
     )
 

@@ -46,7 +46,9 @@ pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
         Emitter { out, sources, names, orders: Vec::new(), ordered: gemm::ordered_buffers(plan), target, index: 0, when };
     let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
-        if pairs.waits(index) {
+        // Nothing is there to compute, even where it is not defined: extremes of no complex numbers.
+        let is_empty = step.outputs.iter().all(|output| elements(output).is(0));
+        if pairs.waits(index) || is_empty {
             continue;
         }
         emitter.index = index;

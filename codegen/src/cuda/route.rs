@@ -4,7 +4,7 @@ use super::{
     ctype,
     emitter::{Emitter, elements, flat, optional, tensor},
     error::Emit,
-    kernel::{Code, Header, Kernel},
+    kernel::{Code, Header, Kernel, divisible},
     program::{self, Results},
 };
 use crate::Step;
@@ -33,30 +33,77 @@ pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> 
     };
     let (to, chosen) = (kernel.write(weights)?, kernel.write(ids)?);
     let value_dtype = op.value_dtype(logits.dtype, bias.map(|bias| bias.dtype));
-    let (values, total, value) = values_of(op, value_dtype)?;
+    let held = logits.layout.shape[1].as_const().filter(|&experts| experts <= MOST_HELD && op.k <= 32);
+    let choose = held.map_or_else(|| chosen_by_rank(op, value_dtype), |experts| chosen_in_registers(op, experts, value_dtype))?;
+    let overlaps = emitter.target.arch >= 90;
+    let wait = if overlaps { format!("wait_for_kernel_before();\nread_from_here({from});\n") } else { String::new() };
     let body = format!(
-        "const i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\nconst i64 experts = {experts};\n\
+        "{wait}const i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\nconst i64 experts = {experts};\n\
          if (t >= {count}) return;\nconst auto logit = [&](i64 e) {{ return (float)up({from}[{row} + {at}]); }};\n{}\
-         const auto biased = [&](i64 e) {{ return {choice}; }};\n{}\
-         float best = 0, total = 0;\nNarrow last{{}};\ni32 mine[{held}];\n#pragma unroll\nfor (int j = 0; j < {k}; j++) {{\n\
-         Choice choice{{Narrow::last()}};\nfor (i64 e = lane; e < experts; e += 32) {{\n\
-         const Narrow next = Narrow::make(~order_key(by(e)), e);\n\
-         if ((j == 0 || last < next) && next < choice.entry) choice.entry = next;\n}}\nwarp_merge(choice);\nlast = choice.entry;\n\
-         {values}if (lane == j % 32) mine[j / 32] = (i32)last.position();\n}}\n{total}\
+         const auto biased = [&](i64 e) {{ return {choice}; }};\n{}{choose}\
          #pragma unroll\nfor (int j = 0; j < {k}; j++) {{\nif (lane != j % 32) continue;\nconst i64 e = mine[j / 32];\n\
-         {chosen}[t * {k} + j] = e;\n{} weight;\nweigh({value}, {}, weight);\n{to}[t * {k} + j] = weight;\n}}\n",
+         {chosen}[t * {k} + j] = e;\n{} weight;\nweigh({}, {}, weight);\n{to}[t * {k} + j] = weight;\n}}\n",
         scores_of(op)?,
         choice_of(op, &logits.layout.shape[1], op.choice_dtype(logits.dtype, bias.map(|bias| bias.dtype)))?,
         ctype::storage(weights.dtype)?,
+        if held.is_some() { "value".into() } else { value_of(op, value_dtype)? },
         rounded("total", value_dtype)?,
-        held = op.k.div_ceil(32).max(1),
         k = op.k,
     );
     let choice = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
     let items = format!("{choice}{}", program::function("weigh", &op.weigh, Results::Stored)?);
-    let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
-    emitter.launch(kernel, Code { headers, items, body, threads: [256, 1], ..Code::default() }, flat(tokens.ceil_div(8)));
+    let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
+    headers.extend(overlaps.then_some(Header::Hopper));
+    emitter.launch(
+        kernel,
+        Code { headers, items, body, threads: [256, 1], overlaps, ..Code::default() },
+        flat(tokens.ceil_div(8)),
+    );
     Ok(())
+}
+
+/// Up to so many experts a warp keeps what they are chosen by in registers.
+const MOST_HELD: i64 = 1024;
+
+/// Statements that leave expert j in `mine[0]` of lane j, with its `value`, and the values' `total`. No key of a number is 0.
+fn chosen_in_registers(op: &Route, experts: i64, dtype: DType) -> Emit<String> {
+    let sum = |name: &str, value: &str| {
+        let add = format!("{name} += __shfl_sync(0xffffffffu, {value}, j);\n");
+        format!("float {name} = 0;\n#pragma unroll\nfor (int j = 0; j < {}; j++) {add}", op.k)
+    };
+    let value = match op.score {
+        RouteScore::TopKSoftmax => format!(
+            "const float grown = exp_(logit(mine[0]) - __shfl_sync(0xffffffffu, logit(mine[0]), 0));\n{}const float value = {};\n",
+            sum("all", "grown"),
+            rounded("grown / all", dtype)?
+        ),
+        _ => format!("const i64 e = mine[0];\nconst float value = {};\n", value_of(op, dtype)?),
+    };
+    Ok(format!(
+        "u32 keys[{held}];\n#pragma unroll\nfor (int i = 0; i < {held}; i++) keys[i] = i * 32 + lane < experts ? order_key(by(i * 32 + lane)) : 0u;\n\
+         i32 mine[1] = {{0}};\n#pragma unroll 1\nfor (int j = 0; j < {k}; j++) {{\nu32 best = 0, at = {held} * 32;\n\
+         #pragma unroll\nfor (int i = 0; i < {held}; i++) best = keys[i] > best ? keys[i] : best;\nbest = __reduce_max_sync(0xffffffffu, best);\n\
+         #pragma unroll\nfor (int i = {held} - 1; i >= 0; i--) if (keys[i] == best) at = i * 32 + lane;\nat = __reduce_min_sync(0xffffffffu, at);\n\
+         #pragma unroll\nfor (int i = 0; i < {held}; i++) if (at == i * 32 + lane) keys[i] = 0;\nif (lane == j) mine[0] = (i32)at;\n}}\n\
+         {value}{}",
+        sum("total", "value"),
+        held = experts.div_euclid(32) + i64::from(experts % 32 > 0),
+        k = op.k,
+    ))
+}
+
+/// The same by ranks, any number of experts and choices: expert j is `mine[j / 32]` of lane j % 32.
+fn chosen_by_rank(op: &Route, dtype: DType) -> Emit<String> {
+    let (values, total) = values_of(op, dtype)?;
+    Ok(format!(
+        "float best = 0, total = 0;\nNarrow last{{}};\ni32 mine[{held}];\n#pragma unroll\nfor (int j = 0; j < {k}; j++) {{\n\
+         Choice choice{{Narrow::last()}};\nfor (i64 e = lane; e < experts; e += 32) {{\n\
+         const Narrow next = Narrow::make(~order_key(by(e)), e);\n\
+         if ((j == 0 || last < next) && next < choice.entry) choice.entry = next;\n}}\nwarp_merge(choice);\nlast = choice.entry;\n\
+         {values}if (lane == j % 32) mine[j / 32] = (i32)last.position();\n}}\n{total}",
+        held = op.k.div_ceil(32).max(1),
+        k = op.k,
+    ))
 }
 
 /// The f32 expression as a value that was stored in `dtype`.
@@ -110,30 +157,33 @@ fn choice_of(op: &Route, experts: &Dim, dtype: DType) -> Emit<String> {
     ))
 }
 
-/// What is summed up for each choice as it is found, what is done once all are known, and the value of expert `e`.
-fn values_of(op: &Route, dtype: DType) -> Emit<(String, String, String)> {
-    let sum = |value: &str| format!("total += {value};\n");
+/// The value of expert `e`, once all are chosen.
+fn value_of(op: &Route, dtype: DType) -> Emit<String> {
     Ok(match op.score {
-        RouteScore::Softmax | RouteScore::Sigmoid => {
-            let value = if op.gathered { "score(e)" } else { "by(e)" };
-            (format!("{{\nconst i64 e = last.position();\n{}}}\n", sum(value)), String::new(), value.into())
-        }
-        RouteScore::TopKSigmoid => {
-            let value = rounded("sigmoid_(logit(e))", dtype)?;
-            (format!("{{\nconst i64 e = last.position();\n{}}}\n", sum(&value)), String::new(), value)
-        }
+        RouteScore::Softmax | RouteScore::Sigmoid => if op.gathered { "score(e)" } else { "by(e)" }.into(),
+        RouteScore::TopKSigmoid => rounded("sigmoid_(logit(e))", dtype)?,
+        // The softmax's own sum.
+        RouteScore::TopKSoftmax => rounded("exp_(logit(e) - best) / all", dtype)?,
+    })
+}
+
+/// What is summed up for each choice as it is found, and what is done once all are known.
+fn values_of(op: &Route, dtype: DType) -> Emit<(String, String)> {
+    let sum = |value: &str| format!("total += {value};\n");
+    let value = value_of(op, dtype)?;
+    Ok(match op.score {
         RouteScore::TopKSoftmax => {
             let first = "if (j == 0) best = logit(last.position());\ntotal += exp_(logit(last.position()) - best);\n";
-            // The softmax's own sum, then that of its rounded values.
-            let value = rounded("exp_(logit(e) - best) / all", dtype)?;
+            // The sum of the values follows that of the softmax.
             let after = format!(
                 "const float all = total;\ntotal = 0;\n#pragma unroll\nfor (int j = 0; j < {}; j++) {{\n\
                  const i64 e = __shfl_sync(0xffffffffu, mine[j / 32], j % 32);\n{}}}\n",
                 op.k,
                 sum(&value)
             );
-            (first.into(), after, value)
+            (first.into(), after)
         }
+        _ => (format!("{{\nconst i64 e = last.position();\n{}}}\n", sum(&value)), String::new()),
     })
 }
 
@@ -142,18 +192,28 @@ pub(super) fn combine(emitter: &mut Emitter, step: &Step, op: &Combine) -> Emit<
     let (y, weights, out) = (tensor(step, 0)?, tensor(step, 1)?, &step.outputs[0]);
     let mut kernel = Kernel::new(format!("combine_{}", op.dtype));
     let (rows, scales, to) = (kernel.read(y)?, kernel.read(weights)?, kernel.write(out)?);
-    let (width, choices) = (kernel.dim(&y.layout.shape[1]), kernel.dim(&weights.layout.shape[1]));
-    let total = kernel.dim(&elements(out));
-    let row = kernel.offset(&[format!("(t * {choices} + j)"), "h".into()], &y.layout.strides);
+    let (columns, choices) = (&y.layout.shape[1], &weights.layout.shape[1]);
+    // Neighbouring columns move together where they lie so.
+    let widest = 16 / y.dtype.size().max(1) as i64;
+    let aligned = [&y.layout.strides[0], &y.layout.offset, columns].iter().all(|dim| divisible(dim, widest));
+    let together = if aligned && y.layout.strides[1].is(1) && y.dtype.size() <= 4 { widest } else { 1 };
+    let (width, total) = (kernel.dim(columns), kernel.dim(&elements(out)));
+    let count = kernel.dim(choices);
+    let row = kernel.offset(&[format!("(t * {count} + j)"), "h".into()], &y.layout.strides);
     let scale = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
     let ty = if y.dtype.size() == 8 { "double" } else { "float" };
+    let (stored, target) = (ctype::storage(y.dtype)?, ctype::storage(op.dtype)?);
+    // A known number of rows is asked for all at once.
+    let unroll = if choices.as_const().is_some_and(|n| n <= 16) { "#pragma unroll\n" } else { "" };
     let body = format!(
-        "const i64 at = (i64)blockIdx.x * 256 + threadIdx.x;\nif (at >= {total}) return;\nconst i64 t = at / {width}, h = at % {width};\n\
-         {ty} sum = 0;\nfor (i64 j = 0; j < {choices}; j++) sum += ({ty})up({scales}[{scale}]) * ({ty})up({rows}[{row}]);\n\
-         {to}[at] = cast<{}>(sum);\n",
-        ctype::storage(op.dtype)?
+        "const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {together};\nif (at >= {total}) return;\nconst i64 t = at / {width}, h = at % {width};\n\
+         {ty} sum[{together}] = {{}};\n{unroll}for (i64 j = 0; j < {count}; j++) {{\nconst {ty} weight = ({ty})up({scales}[{scale}]);\n\
+         const Pack<{stored}, {together}> row = *(const Pack<{stored}, {together}>*)&{rows}[{row}];\n\
+         #pragma unroll\nfor (int e = 0; e < {together}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
+         Pack<{target}, {together}> result;\n#pragma unroll\nfor (int e = 0; e < {together}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
+         *(Pack<{target}, {together}>*)({to} + at) = result;\n",
     );
     let code = Code { headers: vec![Header::Math], body, threads: [256, 1], ..Code::default() };
-    emitter.launch(kernel, code, flat(elements(out).ceil_div(256)));
+    emitter.launch(kernel, code, flat(elements(out).ceil_div(256 * together)));
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(super) fn expert_contract(op: &ExpertContract, call: &Call<'_>) -> Result<Ve
     for w in weights {
         params.push(with_work!(x.dtype(), W => {
             let (rows, weight) = (repeated(&decode::<W>(x), inputs, op.repeat, &all), decode::<W>(w));
-            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs, lanes: 1 }.apply(&rows, &chosen))
+            W::values(Experts { weight: &weight, bias: None, experts, outputs, inputs, lanes: op.lanes }.apply(&rows, &chosen))
         }));
     }
     let (tables, broadcast) = captures.split_at(op.tables);

@@ -18,7 +18,7 @@ use eglu_ir::{
 const RESULTS: usize = 4;
 /// Fewest columns of products that share a main loop: the order in which narrower ones are summed depends on their width, and it decides
 /// between nearly equal experts of a router.
-const COLUMNS: i64 = 64;
+pub(crate) const COLUMNS: i64 = 64;
 /// Most nodes of an epilogue.
 const EPILOGUE: usize = 24;
 

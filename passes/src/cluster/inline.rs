@@ -24,6 +24,7 @@ pub(crate) struct Inliner<'g> {
     graph: &'g Graph,
     program: Program,
     refs: FxHashMap<Value, Ref>,
+    known: FxHashMap<Instr, Ref>,
     /// Values that came as parameters through [`Inliner::operand`], in order.
     pub captures: Vec<Value>,
 }
@@ -31,7 +32,13 @@ pub(crate) struct Inliner<'g> {
 impl<'g> Inliner<'g> {
     /// An empty program over values of `graph`.
     pub fn new(graph: &'g Graph) -> Self {
-        Inliner { graph, program: Program::new([]), refs: FxHashMap::default(), captures: Vec::new() }
+        Inliner {
+            graph,
+            program: Program::new([]),
+            refs: FxHashMap::default(),
+            known: FxHashMap::default(),
+            captures: Vec::new(),
+        }
     }
 
     /// A parameter that stands for `value` but is no capture: an accumulator, or a reduced value.
@@ -45,7 +52,7 @@ impl<'g> Inliner<'g> {
         self.program.params.push(dtype);
         let table = Ref::Param(self.program.params.len() as u32 - 1);
         let combined = self.value(value);
-        let combined = self.program.push(InstrOp::Pointwise(op), [combined, table], dtype);
+        let combined = self.push(InstrOp::Pointwise(op), [combined, table], dtype);
         self.refs.insert(value, combined);
     }
 
@@ -54,9 +61,20 @@ impl<'g> Inliner<'g> {
         let dtype = self.graph.ty(value).dtype;
         if dtype.opmath() != dtype {
             let wide = self.value(value);
-            let rounded = self.program.push(InstrOp::Cast, [wide], dtype);
+            let rounded = self.push(InstrOp::Cast, [wide], dtype);
             self.refs.insert(value, rounded);
         }
+    }
+
+    /// An instruction; one that is there already is not repeated.
+    fn push(&mut self, op: InstrOp, args: impl IntoIterator<Item = Ref>, dtype: DType) -> Ref {
+        let instr = Instr { op, args: args.into_iter().collect(), dtype };
+        if let Some(&known) = self.known.get(&instr) {
+            return known;
+        }
+        let new = self.program.push(op, instr.args.iter().copied(), dtype);
+        self.known.insert(instr, new);
+        new
     }
 
     fn parameter(&mut self, value: Value) -> Ref {
@@ -119,10 +137,10 @@ impl<'g> Inliner<'g> {
                 // Truth is taken in each operand's own dtype, and numbers adapt by themselves.
                 Ref::Scalar(_) => arg,
                 _ if mask(i) || op.rule() == TypeRule::Logical || self.program.dtype_of(arg) == dtype => arg,
-                _ => self.program.push(InstrOp::Cast, [arg], dtype),
+                _ => self.push(InstrOp::Cast, [arg], dtype),
             })
             .collect();
-        Ok(self.program.push(InstrOp::Pointwise(op), args, stored))
+        Ok(self.push(InstrOp::Pointwise(op), args, stored))
     }
 
     /// A conversion. Widening shows the digits that rounding took away, so a narrow value that has not been rounded yet is rounded first:
@@ -130,8 +148,8 @@ impl<'g> Inliner<'g> {
     fn cast(&mut self, arg: Ref, to: DType) -> Ref {
         let from = self.program.dtype_of(arg);
         let widens = from.is_float() && to.is_float() && to.size() > from.size();
-        let arg = if widens && !self.is_rounded(arg) { self.program.push(InstrOp::Cast, [arg], from) } else { arg };
-        self.program.push(InstrOp::Cast, [arg], to)
+        let arg = if widens && !self.is_rounded(arg) { self.push(InstrOp::Cast, [arg], from) } else { arg };
+        self.push(InstrOp::Cast, [arg], to)
     }
 
     fn is_rounded(&self, arg: Ref) -> bool {
@@ -146,17 +164,18 @@ impl<'g> Inliner<'g> {
     }
 
     fn inline(&mut self, program: &Program, args: &[Ref], stored: DType) -> Ref {
-        let first = self.program.instrs.len() as u32;
-        let translate = |operand: Ref| match operand {
+        let mut made: Vec<Ref> = Vec::with_capacity(program.instrs.len());
+        let translate = |made: &[Ref], operand: Ref| match operand {
             Ref::Param(i) => args[i as usize],
-            Ref::Instr(i) => Ref::Instr(first + i),
+            Ref::Instr(i) => made[i as usize],
             scalar => scalar,
         };
         for Instr { op, args, dtype } in &program.instrs {
-            self.program.push(*op, args.iter().map(|&arg| translate(arg)), *dtype);
+            let args: SmallVec<[Ref; 3]> = args.iter().map(|&arg| translate(&made, arg)).collect();
+            made.push(self.push(*op, args, *dtype));
         }
-        let result = translate(program.results[0].0);
-        if self.program.dtype_of(result) == stored { result } else { self.program.push(InstrOp::Cast, [result], stored) }
+        let result = translate(&made, program.results[0].0);
+        if self.program.dtype_of(result) == stored { result } else { self.push(InstrOp::Cast, [result], stored) }
     }
 
     /// Makes a value a result, stored in its dtype.
@@ -171,6 +190,13 @@ impl<'g> Inliner<'g> {
         let operand = self.value(value);
         let operand = if self.program.dtype_of(operand) == dtype { operand } else { self.cast(operand, dtype) };
         self.program.results.push((operand, dtype.opmath()));
+    }
+
+    /// Makes a value a result that is reduced to `dtype`: as PyTorch, elements become that dtype first.
+    pub fn reduced(&mut self, value: Value, dtype: DType) {
+        let operand = self.value(value);
+        let operand = if self.program.dtype_of(operand) == dtype { operand } else { self.cast(operand, dtype) };
+        self.program.results.push((operand, dtype));
     }
 
     /// The program, with what widening shows [rounded](super::rounding) on the way.

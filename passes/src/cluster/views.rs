@@ -5,7 +5,7 @@ use super::{inline::is_pointwise, regroup::regroup};
 use crate::rebuild::{Operands, Rebuild};
 use eglu_ir::{
     Dim, Graph, GraphError, NodeId, Op, Operand, Shape, Value,
-    ops::{Permute, Reshape, Slice},
+    ops::{Cat, Permute, Reshape, Slice},
 };
 use rustc_hash::FxHashSet;
 
@@ -16,34 +16,33 @@ pub(crate) fn sink(graph: &mut Graph) -> Result<bool, GraphError> {
     let mut anchored: FxHashSet<Value> = FxHashSet::default();
     let mut changed = false;
     for id in graph.topological()? {
-        match sunk(&rebuild, id, &anchored) {
-            Some(operands) => {
-                changed = true;
-                let node = graph.node(id);
-                let operands = reshaped(&mut rebuild, &node.name, operands)?;
-                let Some(op) = node.op().cloned() else { continue };
-                let new = rebuild.call(&node.name, op, operands, node.origins.iter().cloned())?;
+        let node = graph.node(id);
+        if let Some((op, operands)) = sunk(&rebuild, id, &anchored) {
+            changed = true;
+            let operands = reshaped(&mut rebuild, &node.name, operands)?;
+            let new = rebuild.call(&node.name, op, operands, node.origins.iter().cloned())?;
+            if starts(graph, id) {
                 anchored.insert(new.into());
-                let back = Reshape { shape: node.outputs[0].shape.clone() };
-                let view = rebuild.call(&format!("{}_view", node.name), back.into(), [new.into()], std::iter::empty())?;
-                rebuild.bind(id.into(), view.into());
             }
-            None => {
-                rebuild.copy(id)?;
-                let value = rebuild.value(id.into());
-                let starts = matches!(graph.node(id).op(), Some(Op::MatMul(_) | Op::Reduce(_)));
-                let goes_on = is_pointwise(graph, id)
-                    && rebuild
-                        .new
-                        .node(value.node)
-                        .operands
-                        .iter()
-                        .filter_map(|o| o.value())
-                        .any(|x| anchored.contains(&x) && rebuild.new.ty(x).shape == rebuild.new.ty(value).shape);
-                if (starts || goes_on) && graph.use_count(id.into()) == 1 {
-                    anchored.insert(value);
-                }
-            }
+            let back = Reshape { shape: node.outputs[0].shape.clone() };
+            let view = rebuild.call(&format!("{}_view", node.name), back.into(), [new.into()], std::iter::empty())?;
+            rebuild.bind(id.into(), view.into());
+            continue;
+        }
+        rebuild.copy(id)?;
+        let value = rebuild.value(id.into());
+        let product = matches!(node.op(), Some(Op::MatMul(_)));
+        let goes_on = is_pointwise(graph, id)
+            && rebuild
+                .new
+                .node(value.node)
+                .operands
+                .iter()
+                .filter_map(|o| o.value())
+                .any(|x| anchored.contains(&x) && rebuild.new.ty(x).shape == rebuild.new.ty(value).shape);
+        let alone = graph.use_count(id.into()) == 1 && (matches!(node.op(), Some(Op::Reduce(_))) || goes_on);
+        if (product || alone) && starts(graph, id) {
+            anchored.insert(value);
         }
     }
     if changed {
@@ -52,38 +51,70 @@ pub(crate) fn sink(graph: &mut Graph) -> Result<bool, GraphError> {
     Ok(changed)
 }
 
+/// True for a value that one node reads, or that only pointwise nodes and products read, as the pre-activations of a forward pass: then all
+/// of them can work on the shape that the product has.
+fn starts(graph: &Graph, id: NodeId) -> bool {
+    let views = |id: NodeId| matches!(graph.node(id).op(), Some(Op::Reshape(_) | Op::Slice(_) | Op::Permute(_)));
+    let reads = |id: NodeId| is_pointwise(graph, id) || matches!(graph.node(id).op(), Some(Op::MatMul(_) | Op::Cat(_)));
+    let on = |user: NodeId| reads(user) || (views(user) && graph.users(user).into_iter().all(|next| reads(next) || views(next)));
+    let alone = graph.node(id).outputs.len() == 1;
+    alone && (graph.use_count(id.into()) == 1 || graph.users(id).into_iter().all(on))
+}
+
 /// Operands with the shape each needs to take.
 type Shaped = Vec<(Operand, Option<Shape>)>;
 
-/// The operands of a pointwise node that reads an anchored value through a reshape, in the shape in front of that reshape.
-fn sunk(rebuild: &Rebuild<'_>, id: NodeId, anchored: &FxHashSet<Value>) -> Option<Shaped> {
+/// A node that reads an anchored value through a reshape, as it works on the shape in front of that reshape, and its operands.
+fn sunk(rebuild: &Rebuild<'_>, id: NodeId, anchored: &FxHashSet<Value>) -> Option<(Op, Shaped)> {
     let (old, new) = (rebuild.old, &rebuild.new);
-    if !is_pointwise(old, id) {
-        return None;
-    }
-    let shape = &old.node(id).outputs[0].shape;
+    let node = old.node(id);
+    let shape = &node.outputs[0].shape;
     let source = |operand: &Operand| {
         let view = operand.value()?;
         let node = new.node(rebuild.value(view).node);
         let value = node.operands.first()?.value()?;
-        let reshapes = matches!(node.op(), Some(Op::Reshape(_))) && old.use_count(view) == 1 && old.ty(view).shape == *shape;
+        let reshapes = matches!(node.op(), Some(Op::Reshape(_)));
         (reshapes && anchored.contains(&value) && !new.ty(value).shape.is_empty()).then_some(value)
     };
-    let through = old.node(id).operands.iter().find_map(source)?;
-    let before = new.ty(through).shape.clone();
-    let operands = old.node(id).operands.iter().map(|operand| {
-        if source(operand) == Some(through) {
-            return Some((through.into(), None));
+    match node.op()? {
+        // The last dim stays the last.
+        Op::Slice(slice) => {
+            let through = source(node.operands.first()?)?;
+            let (from, before) = (&old.ty(node.operands[0].value()?).shape, &new.ty(through).shape);
+            let last = slice.dim + 1 == from.len() && from.last() == before.last() && before.len() < from.len();
+            last.then(|| (Slice { dim: before.len() - 1, ..slice.clone() }.into(), vec![(through.into(), None)]))
         }
-        match operand {
-            Operand::Value(value) => {
-                let wanted = regroup(&old.ty(*value).shape, shape, &before)?;
-                Some((rebuild.value(*value).into(), Some(wanted)))
-            }
-            other => Some((*other, None)),
+        Op::Cat(cat) if cat.dim + 1 == shape.len() => {
+            let parts: Option<Vec<Value>> = node.operands.iter().map(source).collect();
+            let parts = parts.filter(|parts| parts.iter().all(|&part| new.ty(part).rank() < shape.len()))?;
+            let lead = |shape: &Shape| shape[..shape.len() - 1].to_vec();
+            let first = lead(&new.ty(*parts.first()?).shape);
+            let whole = parts.iter().zip(&node.operands).all(|(&part, operand)| {
+                let given = operand.value().map(|value| &old.ty(value).shape);
+                lead(&new.ty(part).shape) == first && given.is_some_and(|given| given.last() == new.ty(part).shape.last())
+            });
+            whole.then(|| (Cat { dim: first.len() }.into(), parts.into_iter().map(|part| (part.into(), None)).collect()))
         }
-    });
-    operands.collect()
+        op if is_pointwise(old, id) => {
+            let alike = |operand: &&Operand| operand.value().is_some_and(|value| old.ty(value).shape == *shape);
+            let through = node.operands.iter().filter(alike).find_map(source)?;
+            let before = new.ty(through).shape.clone();
+            let operands = node.operands.iter().map(|operand| {
+                if source(operand) == Some(through) {
+                    return Some((through.into(), None));
+                }
+                match operand {
+                    Operand::Value(value) => {
+                        let wanted = regroup(&old.ty(*value).shape, shape, &before)?;
+                        Some((rebuild.value(*value).into(), Some(wanted)))
+                    }
+                    other => Some((*other, None)),
+                }
+            });
+            Some((op.clone(), operands.collect::<Option<Shaped>>()?))
+        }
+        _ => None,
+    }
 }
 
 fn reshaped(rebuild: &mut Rebuild<'_>, name: &str, operands: Shaped) -> Result<Operands, GraphError> {

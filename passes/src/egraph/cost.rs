@@ -45,6 +45,8 @@ pub struct Pricing {
 
 /// A view is free, but one fewer is better.
 const VIEW: f64 = 1e-12;
+/// The part of a launch that an elementwise op does not cost.
+const SHARED: f64 = 0.875;
 /// Value taken for a symbolic dim that may have it.
 const EXPECTED: i64 = 64;
 
@@ -73,6 +75,8 @@ impl Pricing {
         let cost = op.cost(operands, outputs);
         let (flops, bytes) = (self.count(&cost.flops), self.count(&cost.bytes));
         let once = self.profile.roofline(flops, bytes, cost.matrix);
+        // An elementwise op mostly becomes part of a neighbour's kernel, later on.
+        let once = if op.code().lowering() == Lowering::Pointwise { once - SHARED * self.profile.launch_seconds } else { once };
         // A gated unit alone is an activation and a product: it pays only inside a product's kernel.
         let kernels = if matches!(op, Op::Glu(_)) { 2.0 } else { 1.0 };
         // Sums that do not depend on scheduling come of copying, sorting, ranking and adding.

@@ -60,7 +60,8 @@ fn run<T: Number>(
             let left = Panel::dense(&packed[r.start * k..r.end * k], r.len(), k);
             for (tile, w) in tiles.iter_mut().zip(weights) {
                 tile.resize((r.len() * c.len()).max(tile.len()), T::default());
-                multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), widened), tile, c.len(), n);
+                // Lanes are parts of one product, whose width decides the order of sums.
+                multiply(left, Panel::of(&w.at(expert), 0..k, c.clone(), widened), tile, c.len(), op.lanes * n);
             }
             // SAFETY: each row belongs to one expert, and tasks cover disjoint columns.
             if !unsafe { epilogue.apply(tiles, expert, &groups.rows[r], c) } {

@@ -5,8 +5,9 @@ use super::{
     cache::{self, Cache, Key},
     nvrtc::Nvrtc,
 };
-use crate::Phases;
+use crate::{Phases, package::kernels};
 use eglu_codegen::cuda::Module;
+use eglu_ir::text::to_hex;
 use std::{
     collections::HashMap,
     sync::{
@@ -61,6 +62,22 @@ pub fn compile(modules: &[Module], arch: &str) -> Result<Vec<Cubin>, CudaError> 
     compile_in_phases(modules, arch, &Phases::default())
 }
 
+/// What every source is compiled with.
+fn options(arch: &str) -> [String; 5] {
+    [
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".into(),
+        "-default-device".into(),
+        "-lineinfo".into(),
+        "--ptxas-options=-v".into(),
+    ]
+}
+
+/// What tells sources apart, whatever compiles them: SHA-256 of text and options, in hexadecimal.
+pub fn source_digest(module: &Module, arch: &str) -> String {
+    to_hex(&cache::key(&[&module.source, &options(arch).join(" ")]))
+}
+
 /// The compiler and its version, as packages record it.
 pub fn compiler() -> Result<String, CudaError> {
     let (major, minor) = Nvrtc::open()?.version();
@@ -80,13 +97,19 @@ pub(crate) fn compile_into(
     cache: &Cache,
     told: &(dyn Fn(usize) + Sync),
 ) -> Result<Vec<Cubin>, CudaError> {
+    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, &source_digest(module, arch))).collect();
+    if let Some(cubins) = built.iter().cloned().collect() {
+        // Nothing is left to compile, so that no compiler need be there.
+        return Ok(cubins);
+    }
     let nvrtc = Nvrtc::open()?;
-    let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = modules.iter().map(|_| OnceLock::new()).collect();
+    let slot = |cubin: Option<Cubin>| cubin.map_or_else(OnceLock::new, |cubin| OnceLock::from(Ok(cubin)));
+    let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = built.into_iter().map(slot).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let (at, Some(module)) = next_of(&next, modules) {
             // Each slot is taken by one thread only.
-            let _ = slots[at].set(compile_one(nvrtc, module, arch, cache));
+            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, cache));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -110,13 +133,7 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
 fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
     type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
     static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
-    let options = [
-        format!("--gpu-architecture={arch}"),
-        "--std=c++17".into(),
-        "-default-device".into(),
-        "-lineinfo".into(),
-        "--ptxas-options=-v".into(),
-    ];
+    let options = options(arch);
     let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = memory().entry(key).or_default().clone();

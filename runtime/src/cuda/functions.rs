@@ -5,9 +5,6 @@ use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
 use eglu_codegen::cuda::CudaPlan;
 use std::{collections::HashMap, ffi::CString, sync::Arc};
 
-/// Dynamic shared memory a kernel may have without asking (CUDA C++ programming guide, shared memory of compute capability 7 and later).
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
-
 /// The kernels of a plan, one handle for each launch.
 pub(super) struct Functions {
     context: Arc<Context>,
@@ -48,7 +45,9 @@ impl Functions {
                     // SAFETY: the module is loaded, `name` and `function` outlive the call.
                     unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) }
                         .map_err(|code| driver.error(format!("finding kernel `{}`", launch.entry), code))?;
-                    (function, SHARED_WITHOUT_ASKING)
+                    // 48 KB need no asking, but that counts what the kernel itself declares, of which a launch does not tell
+                    // (CUDA C++ programming guide, shared memory of compute capability 7 and later).
+                    (function, 0)
                 }
             };
             if launch.shared_bytes > shared {

@@ -7,6 +7,7 @@
 //! | `EGLU_NVRTC` | the NVRTC library, or its folder; no other is looked for |
 //! | `EGLU_CACHE_DIR` | where compiled kernels are kept (default `eglu` in `XDG_CACHE_HOME` or `~/.cache`); empty: nowhere |
 //! | `EGLU_CACHE_MB` | how large that folder may grow, in megabytes (default 1024) |
+//! | `EGLU_KERNELS` | packages (separated as in `PATH`) whose kernels need not be compiled |
 //! | `EGLU_POISON=1` | intermediate memory is filled with NaN before each run, so that reading what was never written shows |
 //! | `EGLU_REPLAY=0` | kernels are launched one by one, never as one CUDA graph |
 //! | `EGLU_SYNC=1` | each kernel is waited for, so that a fault names its step |
@@ -45,7 +46,7 @@ mod weights;
 
 pub use allocator::Allocator;
 pub use cache::CacheReport;
-pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler};
+pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler, source_digest};
 pub use device::DeviceFacts;
 pub use driver::DriverCalls;
 pub use error::CudaError;

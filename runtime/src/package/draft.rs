@@ -9,7 +9,11 @@ use super::{
     seal,
     sink::Sink,
 };
-use crate::{cuda::Cubin, inputs::Bound, whole::write_whole};
+use crate::{
+    cuda::{Cubin, source_digest},
+    inputs::Bound,
+    whole::write_whole,
+};
 use eglu_codegen::{Plan, PlanInput, Source, cuda::CudaPlan};
 use eglu_ir::{
     TensorType,
@@ -85,15 +89,15 @@ impl Draft {
         let written = write_whole(path, |file| {
             let full = RefCell::new(None);
             let zip = ZipWriter::new(Sink::new(file, &full));
-            let result = Writing { draft: self, path, zip, cubins: IndexMap::new() }.all();
+            let result = Writing { draft: self, path, zip, cubins: IndexMap::new(), kernels: IndexMap::new() }.all();
             if let Some(error) = full.into_inner() {
                 return Err(error);
             }
-            result.or_else(|error| match error {
-                PackageError::Write { source, .. } => Err(source),
+            result.map_err(|error| match error {
+                PackageError::Write { source, .. } => source,
                 other => {
                     failed = Some(other);
-                    Err(io::ErrorKind::Other.into())
+                    io::ErrorKind::Other.into()
                 }
             })?;
             set_seal(file)?;
@@ -114,6 +118,8 @@ struct Writing<'a> {
     zip: ZipWriter<Sink<'a>>,
     /// Entries of cubins by architecture and digest.
     cubins: IndexMap<(String, [u8; 32]), String>,
+    /// The same by architecture and digest of the source.
+    kernels: IndexMap<String, IndexMap<String, String>>,
 }
 
 impl Writing<'_> {
@@ -149,7 +155,8 @@ impl Writing<'_> {
             programs.push(record);
         }
         let eglu = env!("CARGO_PKG_VERSION").to_owned();
-        let manifest = Manifest { format: FORMAT.into(), version: VERSION, eglu, programs };
+        let kernels = std::mem::take(&mut self.kernels);
+        let manifest = Manifest { format: FORMAT.into(), version: VERSION, eglu, programs, kernels };
         self.json(MANIFEST, &manifest)?;
         let failed = self.failed();
         self.zip.set_raw_comment(seal::blank().into()).map_err(|error| failed(error.into()))?;
@@ -187,7 +194,9 @@ impl Writing<'_> {
             Target::Cuda { compiler, plan, cubins, .. } => {
                 let mut modules = vec![];
                 for (module, cubin) in plan.modules.iter().zip(cubins) {
-                    modules.push(ModuleRecord { name: module.name.clone(), cubin: self.cubin(&arch, cubin)? });
+                    let entry = self.cubin(&arch, cubin)?;
+                    self.kernels.entry(arch.clone()).or_default().insert(source_digest(module, &arch), entry.clone());
+                    modules.push(ModuleRecord { name: module.name.clone(), cubin: entry });
                 }
                 let (plan, scratch, launches) = (plan.plan.clone(), plan.scratch.clone(), plan.launches.clone());
                 (PlanRecord { plan, scratch, modules, launches }, Some(compiler.clone()))
@@ -206,8 +215,8 @@ impl Writing<'_> {
         }
         let count = self.cubins.keys().filter(|(of, _)| of == arch).count();
         let entry = format!("cubins/{arch}/{count}.cubin");
-        // Stored: loading is to take no time.
-        self.entry(&entry, &cubin.image, CompressionMethod::Stored)?;
+        // Line tables and names make them four times as large as they need be, and inflating is no matter of a millisecond.
+        self.entry(&entry, &cubin.image, CompressionMethod::Deflated)?;
         self.cubins.insert(key, entry.clone());
         Ok(entry)
     }

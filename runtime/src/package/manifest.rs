@@ -36,6 +36,9 @@ pub(super) struct Manifest {
     pub version: u64,
     pub eglu: String,
     pub programs: Vec<ProgramRecord>,
+    /// By architecture and digest of the source, the entry with the cubin: for plans that are made at run time.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub kernels: IndexMap<String, IndexMap<String, String>>,
 }
 
 /// A model with its plans.

@@ -13,6 +13,7 @@
 
 mod draft;
 mod error;
+pub(crate) mod kernels;
 mod load;
 mod manifest;
 mod read;

@@ -21,7 +21,7 @@ use std::{
 #[derive(Debug)]
 pub struct Package {
     pub(super) archive: Arc<Archive>,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
 }
 
 /// One program of a package.

@@ -97,10 +97,13 @@ template <class S, bool gathered>
 struct WgmmaTile {
     const WgmmaRing<S>& ring;
     RingPosition<S> at;
+    int group;
     u32 turns;  // the next tile is this warpgroup's where they are even
     float d[128];
 
-    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), turns((threadIdx.x - S::producers) / 128) {}
+    DEVICE WgmmaTile(const WgmmaRing<S>& ring) : ring(ring), group((threadIdx.x - S::producers) / 128), turns(group) {
+        if (group == 1) pass_on();
+    }
 
     // True if the next tile, of `depth` columns of K, is the other warpgroup's; its stages are passed over then.
     DEVICE bool is_others(int depth) {
@@ -114,12 +117,15 @@ struct WgmmaTile {
     // Takes `depth` columns of K from the ring; multiplies them if there are any `rows`.
     DEVICE void multiply(int depth, int rows) {
         const int steps = (depth + S::BK - 1) / S::BK;
+        // Barriers tell rounds of the ring by their parity: nobody may look at one whose round before is not over.
+        group_sync(1 + group, 256);
         if (rows <= 0) {
             for (int step = 0; step < steps; step++) {
                 barrier_wait(ring.full(at.stage), at.phase);
                 release(at.stage);
                 at.advance();
             }
+            pass_on();
             return;
         }
 #pragma unroll
@@ -143,6 +149,7 @@ struct WgmmaTile {
             before = at.stage;
             at.advance();
         }
+        pass_on();
         wgmma_wait<0>();
         // The compiler may otherwise read sums ahead of the wait, and then serialises the products (ptxas' C7514).
 #pragma unroll
@@ -186,6 +193,8 @@ struct WgmmaTile {
     }
 
 private:
+    // The other warpgroup may multiply.
+    DEVICE void pass_on() const { group_arrive(1 + (group ^ 1), 256); }
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {
         const u32 lane = threadIdx.x % 32;

@@ -115,6 +115,9 @@ DEVICE void stores_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;
 // Waits for `threads` threads at a barrier of their own; 0 is __syncthreads.
 DEVICE void group_sync(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 
+// The same without waiting: for those who do.
+DEVICE void group_arrive(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
 // What generic accesses wrote to shared memory, ordered before what the tensor cores read.
 DEVICE void fence_shared_for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -13,6 +13,32 @@ DEVICE Pack<T, width> load_pack(const T* from) {
     }
     return pack;
 }
+// Values as they are stored; halves are rounded two at a time (PTX ISA, "cvt").
+DEVICE u32 round_pair(float low, float high, bf16) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+DEVICE u32 round_pair(float low, float high, f16) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <class S> constexpr bool has_pairs = false;
+template <> constexpr bool has_pairs<bf16> = true;
+template <> constexpr bool has_pairs<f16> = true;
+template <class S, class T, int width>
+DEVICE Pack<S, width> packed(const T (&values)[width]) {
+    Pack<S, width> pack;
+    if constexpr (has_pairs<S> && width % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < width; i += 2) *(u32*)&pack.at[i] = round_pair(values[i], values[i + 1], S());
+    } else {
+#pragma unroll
+        for (int e = 0; e < width; e++) pack.at[e] = cast<S>(values[e]);
+    }
+    return pack;
+}
 template <class T, int width>
 DEVICE void store_pack(T* to, const Pack<T, width>& pack) {
     if constexpr (sizeof(pack) <= 16) {
@@ -24,6 +50,13 @@ DEVICE void store_pack(T* to, const Pack<T, width>& pack) {
     }
 }
 
+// The same value, of which the compiler knows nothing: it would move loads that one condition guards to where they are used under the same
+// condition, one after the other.
+DEVICE i64 unknown(i64 x) {
+    asm volatile("" : "+l"(x));
+    return x;
+}
+
 // Keeps the compiler from carrying what it made of these from one pass to the next: the stored form takes fewer registers.
 template <class P>
 DEVICE void reread(P& pack) {
@@ -33,7 +66,12 @@ DEVICE void reread(P& pack) {
     }
 }
 
-// Begins to copy a group to where this thread keeps it; it is there after `kept_all`.
+template <int bytes>
+DEVICE void keep_piece(u32 to, const char* from) {
+    if (bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(bytes) : "memory");
+}
+// Begins to copy a group to where this thread keeps it; it is there when `kept_but` says so.
 template <class T, int width>
 DEVICE void keep_pack(Pack<T, width>& slot, const T* from) {
     constexpr int size = sizeof(slot), piece = size % 16 == 0 ? 16 : size % 8 == 0 ? 8 : size % 4 == 0 ? 4 : size;
@@ -41,12 +79,15 @@ DEVICE void keep_pack(Pack<T, width>& slot, const T* from) {
         u32 to = (u32)__cvta_generic_to_shared(&slot);
 #pragma unroll
         for (int i = 0; i < size; i += piece)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to + i), "l"((const char*)from + i), "n"(piece) : "memory");
+            keep_piece<piece>(to + i, (const char*)from + i);
     } else {
         slot = load_pack<T, width>(from);
     }
 }
-DEVICE void kept_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Ends a line's copies, and waits for those of all lines but the last `later`.
+DEVICE void keep_line() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int later>
+DEVICE void kept_but() { asm volatile("cp.async.wait_group %0;" ::"n"(later) : "memory"); }
 
 // Every lane of an aligned group of `lanes` (a power of two) ends with the merge of the group.
 template <int lanes, class S>
@@ -63,14 +104,13 @@ DEVICE void merge_lanes(S& state) {
     }
 }
 
-// Every thread of a block ends with the merge of all.
+// Every thread of a block ends with the merge of all. Calls with the same `turn` (0 or 1) must have a barrier between them.
 template <int threads, class S>
-DEVICE void merge_block(S& state) {
+DEVICE void merge_block(S& state, int turn) {
     constexpr int warps = threads / 32;
-    __shared__ alignas(16) char raw[warps * sizeof(S)];
-    S* const shared = (S*)raw;
+    __shared__ alignas(16) char raw[2][warps * sizeof(S)];
+    S* const shared = (S*)raw[turn];
     merge_lanes<32>(state);
-    __syncthreads();
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = state;
     __syncthreads();
     state = shared[threadIdx.x % warps];

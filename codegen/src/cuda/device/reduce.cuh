@@ -91,34 +91,35 @@ struct AllState {
     DEVICE void merge(const AllState& other) { value &= other.value; }
     DEVICE bool result(i64) const { return value != 0; }
 };
-// The first NaN, else the lowest position of the extreme value. `index` is negative while there is none.
-template <class T, bool largest>
+// The first NaN, else the lowest position of the extreme value. Positions are of type `I`; `none` is the position of no value.
+template <class T, bool largest, class I>
 struct ArgState {
+    static constexpr I none = (I)(~(u64)0 >> (65 - 8 * sizeof(I)));
     T value = largest ? Bounds<T>::low() : Bounds<T>::high();
-    i64 index = -1;
+    I index = none;
     // True if `x`, which comes later, takes the place of `value`.
     DEVICE bool beats(T x) const {
         bool better = largest ? !(x <= value) : !(x >= value);
         return better && value == value;
     }
     DEVICE void add(T x, i64 at) {
-        bool first = index < 0 || beats(x);
+        bool first = index == none || beats(x);
         value = first ? x : value;
-        index = first ? at : index;
+        index = first ? (I)at : index;
     }
+    // No value is the worst of all, and its position the last.
     DEVICE void merge(const ArgState& other) {
-        bool nan = other.value != other.value, held = value != value;
-        bool better = largest ? other.value > value : other.value < value;
-        bool tie = other.value == value || (nan && held);
-        bool takes = (nan && !held) || (!held && better) || (tie && other.index < index);
-        if (other.index >= 0 && (index < 0 || takes)) *this = other;
+        bool tie = other.value == value || (other.value != other.value && value != value);
+        bool takes = beats(other.value) || (tie && other.index < index);
+        value = takes ? other.value : value;
+        index = takes ? other.index : index;
     }
-    DEVICE i64 result(i64) const { return index < 0 ? 0 : index; }
+    DEVICE i64 result(i64) const { return index == none ? 0 : (i64)index; }
 };
-template <class T>
-struct ArgmaxState : ArgState<T, true> {};
-template <class T>
-struct ArgminState : ArgState<T, false> {};
+template <class T, class I>
+struct ArgmaxState : ArgState<T, true, I> {};
+template <class T, class I>
+struct ArgminState : ArgState<T, false, I> {};
 
 // eˣ to about 2⁻²¹ (PTX ISA, "ex2").
 DEVICE float quick_exp_(float x) {
@@ -161,8 +162,8 @@ template <> constexpr bool is_narrow<u8> = true;
 template <> constexpr bool is_narrow<i16> = true;
 template <> constexpr bool is_narrow<u16> = true;
 // One comparison with what is held, after the extreme of the group and its place in it.
-template <class T, bool largest, int width>
-DEVICE void add_group(ArgState<T, largest>& state, const T (&values)[width], i64 at, int step) {
+template <class T, bool largest, class I, int width>
+DEVICE void add_group(ArgState<T, largest, I>& state, const T (&values)[width], i64 at, int step) {
     T best = values[0];
     int place = 0;
     if constexpr (is_narrow<T>) {
@@ -185,10 +186,10 @@ DEVICE void add_group(ArgState<T, largest>& state, const T (&values)[width], i64
     }
     state.add(best, at + place * step);
 }
-template <class T, int width>
-DEVICE void add_values(ArgmaxState<T>& state, const T (&values)[width], i64 at, int step) { add_group<T, true>(state, values, at, step); }
-template <class T, int width>
-DEVICE void add_values(ArgminState<T>& state, const T (&values)[width], i64 at, int step) { add_group<T, false>(state, values, at, step); }
+template <class T, class I, int width>
+DEVICE void add_values(ArgmaxState<T, I>& state, const T (&values)[width], i64 at, int step) { add_group<T, true>(state, values, at, step); }
+template <class T, class I, int width>
+DEVICE void add_values(ArgminState<T, I>& state, const T (&values)[width], i64 at, int step) { add_group<T, false>(state, values, at, step); }
 
 // ---- the extreme of a group of neighbours as they are stored --------------------------------------------------------------
 
@@ -241,23 +242,23 @@ template <bool largest> DEVICE i8 extreme_of(const Pack<i8, 16>& pack) { return 
 template <bool largest> DEVICE u8 extreme_of(const Pack<u8, 16>& pack) { return extreme_bytes<largest>(pack); }
 
 // What a thread holds of an arg-reduction over groups of narrow elements: the group with the extreme; where in it, is asked once at the end.
-template <class T, bool largest, class S, int width>
+template <class T, bool largest, class I, class S, int width>
 struct ArgHold {
-    ArgState<T, largest> state;
+    ArgState<T, largest, I> state;
     Pack<S, width> pack;
     DEVICE void add(const Pack<S, width>& x, i64 at) {
         T best = extreme_of<largest>(x);
-        bool takes = state.index < 0 || state.beats(best);
+        bool takes = state.index == state.none || state.beats(best);
         u32* held = (u32*)&pack;
         const u32* words = (const u32*)&x;
         state.value = takes ? best : state.value;
-        state.index = takes ? at : state.index;
+        state.index = takes ? (I)at : state.index;
 #pragma unroll
         for (int i = 0; i < (int)sizeof(pack) / 4; i++) held[i] = takes ? words[i] : held[i];
     }
     template <class State>
     DEVICE void give(State& to) const {
-        if (state.index < 0) return;
+        if (state.index == state.none) return;
         int place = 0;
 #pragma unroll
         for (int e = width - 1; e >= 0; e--) {

@@ -8,6 +8,8 @@ use eglu_ir::{DType, Dim};
 
 /// Up to so many rows a matrix, the narrow tile runs where the number of rows is a symbol.
 const FEW_ROWS: i64 = 16;
+/// Up to so many rows a matrix, a block of experts is a race for memory, too, if with wider tiles.
+const MORE_ROWS: i64 = 32;
 /// Up to so many rows a matrix, one block of Hopper's main loop takes them all.
 const BLOCK_ROWS: i64 = 160;
 
@@ -39,7 +41,7 @@ impl RowCount {
 
     /// [`RowCount::cases`] for rows by expert: on Hopper those that one block takes at once are told from more.
     pub fn by_expert(target: Target, dtype: DType, rows: &Dim, experts: i64) -> Vec<RowCount> {
-        RowCount::apart(if target.arch >= 90 { &[FEW_ROWS, BLOCK_ROWS] } else { &[FEW_ROWS] }, dtype, rows, experts)
+        RowCount::apart(if target.arch >= 90 { &[FEW_ROWS, MORE_ROWS, BLOCK_ROWS] } else { &[FEW_ROWS] }, dtype, rows, experts)
     }
 
     fn apart(limits: &[i64], dtype: DType, rows: &Dim, matrices: i64) -> Vec<RowCount> {

@@ -1,7 +1,6 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
 mod bulk;
-mod decode;
 mod dense;
 mod dispatch;
 mod engine;
@@ -13,6 +12,7 @@ mod expert_outer;
 mod expert_product;
 mod expert_swapped;
 mod experts;
+mod few;
 mod fold;
 mod instruction;
 mod main_loop;

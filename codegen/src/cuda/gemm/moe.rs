@@ -7,11 +7,11 @@ use super::{
         error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel, divisible},
     },
-    decode::{self, Decode},
     dispatch,
     epilogue::with_biases,
     expert_product::{Engine, ExpertProduct, Rows, Target},
     experts::experts_of,
+    few::{self, Block, Few, Finish, few_tokens},
     main_loop::{MainLoop, RowCount},
     swapped::{Swapped, Variant},
     wgmma::{Strides, Wgmma},
@@ -19,7 +19,7 @@ use super::{
 use crate::{Step, TensorRef};
 use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
 
-/// A whole block: dispatch, gate and up with the gating, down, weighted sum.
+/// A whole block: dispatch, gate and up with the gating, down, weighted sum; for a few tokens all of it in one launch.
 pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emit<()> {
     let (x, gate, down) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 5)?);
     let lanes: Vec<&TensorRef> = [Some(gate), optional(step, 3)].into_iter().flatten().collect();
@@ -34,23 +34,21 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     if op.program.results.len() != 1 {
         return Err(Unsupported::new("a gating program has one result"));
     }
-    let mut cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        engines(emitter, x, &lanes, down, rows)
+    let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+        let few =
+            rows.filter(|&rows| rows <= MOST_FEW_ROWS).and_then(|rows| Few::choose(emitter.target, x, &lanes, down, rows).ok());
+        few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, rows)), Way::Few)
     });
-    let decode = decode(emitter, x, &lanes, down);
-    let few = few_tokens(&ids.layout.shape[0]);
-    let any_engine = cases[0].0;
-    if decode.is_some() {
-        // What is few tokens for it is few rows for each expert.
-        cases[0].1 = cases[0].1.clone() - few.clone();
-    }
-    cases.retain(|(_, when)| !when.is(0));
-    let heights: Vec<dispatch::Height> = cases.iter().map(|((up, _), when)| (up.tile(), when.clone())).collect();
-    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
+    let tokens = match ways[0].0 {
+        Way::Few(few) => few_tokens(few, &ids.layout.shape[0], choices),
+        Way::Products(..) => vec![],
+    };
+    // So few tokens are few rows for each expert.
+    ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
+    ways.retain(|(_, when)| !when.is(0));
 
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
     let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
-    let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
     let biases = &[optional(step, 2), optional(step, 4)][..lanes.len()];
     let mut gating = with_biases(&op.program, &biases.iter().map(|bias| bias.map(|b| b.dtype)).collect::<Vec<_>>());
     if let [(active, stored)] = gating.results[..] {
@@ -60,7 +58,37 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     }
     let bias = optional(step, 6);
     let project = with_biases(&Program::identity(x.dtype, x.dtype), &[bias.map(|b| b.dtype)]);
-    let products = |up_engine, down_engine, when: Dim| {
+    let lane_biases: Vec<&TensorRef> = biases.iter().copied().flatten().collect();
+    let block = Block {
+        x,
+        ids,
+        choices,
+        lanes: &lanes,
+        lane_biases: &lane_biases,
+        gating: &gating,
+        down,
+        down_bias: bias,
+        project: &project,
+        experts,
+        activations,
+    };
+    for (few, when) in tokens {
+        few::emit(emitter, &block, few, &Finish::Sums(weights, &step.outputs[0], op.dtype), when)?;
+    }
+    let Some(any) = ways.iter().map(|(_, when)| when.clone()).reduce(|any, when| any + when) else {
+        return Ok(());
+    };
+    let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
+    let heights: Vec<dispatch::Height> = ways.iter().map(|(way, when)| (way.tile(), when.clone())).collect();
+    let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
+    for (way, when) in ways {
+        let (up, down_engine) = match way {
+            Way::Few(few) => {
+                few::emit(emitter, &block, few, &Finish::Rows(&dispatched, outputs), when)?;
+                continue;
+            }
+            Way::Products(engines) => engines,
+        };
         let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
@@ -68,13 +96,13 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             count: rows.clone(),
             rows: Rows::Gathered(x, choices),
             weights: lanes.iter().map(|&lane| lane.clone()).collect(),
-            biases: biases.iter().copied().flatten().collect(),
+            biases: lane_biases.clone(),
             captures: vec![],
             program: &gating,
             target: Target::Scratch(activations),
             unordered: false,
             dispatched: &dispatched,
-            engine: up_engine,
+            engine: up,
             when: when.clone(),
             zero_dropped: false,
         };
@@ -95,34 +123,31 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             when,
             zero_dropped: false,
         };
-        [gated, projected]
-    };
-    if let Some([up_main, down_main]) = decode.filter(|_| !few.is(0)) {
-        let [gated, projected] = products(any_engine.0, any_engine.1, few);
-        decode::emit(emitter, &gated, ids, experts, up_main)?;
-        decode::emit(emitter, &projected, ids, experts, down_main)?;
+        gated.emit(emitter)?;
+        projected.emit(emitter)?;
     }
-    for ((up, down), when) in cases {
-        for product in products(up, down, when) {
-            product.emit(emitter)?;
+    emitter.only(any, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
+}
+
+/// Up to so many rows an expert a block is a race for memory, which the kernel for few rows wins.
+const MOST_FEW_ROWS: i64 = 32;
+
+/// How a block runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Both projections in one launch.
+    Few(Few),
+    /// A launch for each.
+    Products((Engine, Engine)),
+}
+
+impl Way {
+    fn tile(self) -> (i64, i64) {
+        match self {
+            Way::Few(few) => few.tile(),
+            Way::Products((up, _)) => up.tile(),
         }
     }
-    combine(emitter, step, op, ids, weights, outputs, experts)
-}
-
-/// How a few tokens stream the weights of both products, where they can.
-fn decode(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef) -> Option<[Decode; 2]> {
-    let inner = &lanes[0].layout.shape[1];
-    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
-    let choose = |rows: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
-        Decode::choose(emitter.target, x.dtype, rows, depth, weights).ok()
-    };
-    Some([choose(&Strides::of_rows(x), &x.layout.shape[1], lanes)?, choose(&activations, inner, &[down])?])
-}
-
-/// 1 where there are few enough tokens to stream the weights for each, else 0.
-fn few_tokens(tokens: &Dim) -> Dim {
-    Dim::from(1) - Dim::min(&tokens.floor_div(&Dim::from(decode::TOKENS + 1)), &Dim::from(1))
 }
 
 /// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.

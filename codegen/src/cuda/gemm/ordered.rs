@@ -50,7 +50,7 @@ fn order_of(step: &Step) -> Option<(Key, Dim)> {
     };
     let (ids, experts) = match &step.op {
         Op::ExpertMatmul(_) => (tensor(3)?, tensor(1)?.layout.shape[0].as_const()?),
-        Op::ExpertContract(_) => (tensor(1)?, tensor(2)?.layout.shape[0].as_const()?),
+        Op::ExpertContract(op) if !op.grouped => (tensor(1)?, tensor(2)?.layout.shape[0].as_const()?),
         Op::ExpertOuter(op) => (tensor(2)?, op.experts.as_const()?),
         _ => return None,
     };

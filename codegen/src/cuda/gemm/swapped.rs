@@ -110,19 +110,9 @@ impl Swapped {
 
     /// Maps of the matrices, for boxes of 64 rows by 64 columns of K.
     pub fn maps(self, weights: &[&TensorRef], depth: &Dim) -> Vec<TensorMap> {
-        let map = |weight: &&TensorRef| {
-            let [experts, rows, _] = [0, 1, 2].map(|i| weight.layout.shape[i].clone());
-            let [expert, row, k] = [0, 1, 2].map(|i| weight.layout.strides[i].clone());
-            let (dims, strides) = match (self.features, self.across) {
-                (Features::Paired, _) => ([rows * Dim::from(2), depth.clone(), experts], [k, expert]),
-                (_, true) => ([rows, depth.clone(), experts], [k, expert]),
-                (_, false) => ([depth.clone(), rows, experts], [row, expert]),
-            };
-            // Across K, the neighbours along a row are boxes of the same stage, which are asked for anyway.
-            let map = map(Memory::Buffer(weight.buffer), byte_offset(weight), weight.dtype, dims, strides, BOX);
-            TensorMap { follows: !self.across, ..map }
-        };
-        weights.iter().take(if self.features == Features::Paired { 1 } else { 2 }).map(map).collect()
+        let maps = maps((self.features, self.across), weights, depth, BOX);
+        // Across K, the neighbours along a row are boxes of the same stage, which are asked for anyway.
+        maps.into_iter().map(|map| TensorMap { follows: !self.across, ..map }).collect()
     }
 
     /// A map of rows `[M, K]`, for tiles of 16.
@@ -148,6 +138,22 @@ impl Swapped {
         }
         text + "};\n"
     }
+}
+
+/// Maps of matrices whose columns lie like this, for boxes of so many rows by 64 columns of K.
+pub(super) fn maps((features, across): (Features, bool), weights: &[&TensorRef], depth: &Dim, height: u32) -> Vec<TensorMap> {
+    let of = |weight: &&TensorRef| {
+        let [experts, rows, _] = [0, 1, 2].map(|i| weight.layout.shape[i].clone());
+        let [expert, row, k] = [0, 1, 2].map(|i| weight.layout.strides[i].clone());
+        let (dims, strides) = match (features, across) {
+            (Features::Paired, _) => ([rows * Dim::from(2), depth.clone(), experts], [k, expert]),
+            (_, true) => ([rows, depth.clone(), experts], [k, expert]),
+            (_, false) => ([depth.clone(), rows, experts], [row, expert]),
+        };
+        let map = map(Memory::Buffer(weight.buffer), byte_offset(weight), weight.dtype, dims, strides, height);
+        TensorMap { follows: false, ..map }
+    };
+    weights.iter().take(if features == Features::Paired { 1 } else { 2 }).map(of).collect()
 }
 
 /// How the products' columns lie in the matrices, and whether rows are contiguous there.

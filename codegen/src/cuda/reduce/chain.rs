@@ -72,11 +72,13 @@ impl Stage {
         }
     }
 
-    /// The C++ type of the state of reduction `i`.
-    fn state(&self, i: usize) -> Emit<String> {
-        Ok(match self.rounds(i) {
-            true => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),
-            false => format!("{:?}State<{}>", self.kinds[i], ctype::opmath(self.value(i))?),
+    /// The C++ type of the state of reduction `i`; positions are of type `position`.
+    fn state(&self, i: usize, position: &str) -> Emit<String> {
+        let kind = self.kinds[i];
+        Ok(match kind {
+            _ if self.rounds(i) => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),
+            ReduceKind::Argmax | ReduceKind::Argmin => format!("{kind:?}State<{}, {position}>", ctype::opmath(self.value(i))?),
+            _ => format!("{kind:?}State<{}>", ctype::opmath(self.value(i))?),
         })
     }
 
@@ -161,16 +163,20 @@ impl Chain {
         16 * self.stages[0].kinds.len().max(1) as i64
     }
 
-    /// The types and functions that kernels of the chain use.
-    pub fn items(&self) -> Emit<String> {
-        let mut text = String::new();
+    /// The types and functions that kernels of the chain use, for lines of up to `most` elements.
+    pub fn items(&self, most: i64) -> Emit<String> {
+        let arg = |stage: &Stage| stage.kinds.iter().any(|kind| matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin));
+        let mut text = match self.stages.iter().any(arg) {
+            true => format!("typedef {} Position;\n", if most < 1 << 31 { "i32" } else { "i64" }),
+            false => String::new(),
+        };
         for (s, stage) in self.stages.iter().enumerate() {
             text += &program::function(&format!("prologue{s}"), &stage.prologue, Results::Opmath)?;
             text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
             let (mut fields, mut merges) = (String::new(), String::new());
             let wide = (0..stage.kinds.len()).any(|i| stage.value(i) == DType::C128);
             for i in 0..stage.kinds.len() {
-                fields += &format!("    {} s{i};\n", stage.state(i)?);
+                fields += &format!("    {} s{i};\n", stage.state(i, "Position")?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
             text += &format!(
@@ -179,7 +185,7 @@ impl Chain {
             );
         }
         if let Some(finish) = &self.finish {
-            text += &program::function("finish", &finish.program, Results::Stored)?;
+            text += &program::function("finish", &finish.program, Results::Opmath)?;
         }
         // What is rounded to 16 bits or fewer in the end does not need the last bits of an exponential.
         Ok(if self.is_narrow() { text.replace("exp_(", "quick_exp_(") } else { text })
@@ -191,7 +197,7 @@ impl Chain {
         let stage = &self.stages[s];
         for (i, kind) in stage.kinds.iter().enumerate().filter(|&(i, _)| width > 1 && stage.holds(i)) {
             let (value, stored) = (ctype::opmath(stage.value(i))?, stage.element(i).map_or(Ok("u8"), ctype::storage)?);
-            text += &format!("ArgHold<{value}, {}, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
+            text += &format!("ArgHold<{value}, {}, Position, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
         }
         Ok(text)
     }

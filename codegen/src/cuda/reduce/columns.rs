@@ -11,7 +11,7 @@ use super::{
     chain::{Chain, Source},
     walk::{Pointers, Walk, more_than, splits, widest},
 };
-use eglu_ir::{Dim, types::numel};
+use eglu_ir::{Dim, ops::ReduceKind, types::numel};
 
 /// Groups of lines and threads that share a group, of one block.
 const THREADS: [i64; 2] = [32, 8];
@@ -39,12 +39,12 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let written = chain.inputs.len() + chain.lines.len();
     let moving = (0..chain.inputs.len()).filter(|&i| beside(i)).map(|i| chain.inputs[i].dtype.size());
     let width = widest(moving.chain(outputs.iter().map(|t| t.dtype.size())).collect::<Vec<_>>().into_iter());
-    // Few lines for each thread: every one has a state in registers.
-    let width = width.min(4);
+    let width = lines_of_thread(chain, width, walk);
     let bytes = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).max().unwrap_or(1);
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
+    let most = length.as_const().unwrap_or(i64::MAX);
     let blocks = groups.ceil_div(THREADS[0]);
     let splits = if chain.passes() == 1 {
         splits(4 * emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
@@ -95,9 +95,21 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
     let residents = if chain.passes() == 1 && chain.stages[0].kinds.len() * chain.inputs.len() <= 2 { 3 } else { 0 };
     let threads = THREADS.map(|n| n as u32);
-    let code = Code { headers, items: chain.items()?, body, threads, residents, ..Code::default() };
+    let code = Code { headers, items: chain.items(most)?, body, threads, residents, ..Code::default() };
     emitter.launch(kernel, code, [blocks, splits, Dim::from(1)]);
     Ok(())
+}
+
+/// Neighbouring lines of a thread, at most `width`: every one has its states in registers, and a warp should be busy where lines are few.
+fn lines_of_thread(chain: &Chain, width: i64, walk: &Walk) -> i64 {
+    let kinds = chain.stages.iter().flat_map(|stage| &stage.kinds);
+    let words: i64 = kinds.map(|kind| if matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin) { 2 } else { 1 }).sum();
+    let lines = numel(&walk.kept.shape).as_const().unwrap_or(i64::MAX);
+    let mut width = if chain.passes() > 1 { width.min(4) } else { width };
+    while width > 4 && (width * words > 16 || width * THREADS[0] > lines) {
+        width /= 2;
+    }
+    width
 }
 
 impl Text<'_> {
@@ -283,13 +295,13 @@ impl Text<'_> {
             let operand = self.chain.inputs.len() + self.chain.lines.len() + o;
             let offset = self.kernel.offset(&names, &self.walk.reduced.strides[operand]);
             let step = self.step(operand);
-            declared += &format!("Pack<{ty}, {width}> o{o};\n");
-            args.push(format!("o{o}.at[e]"));
+            declared += &format!("{} o{o}[{width}];\n", ctype::opmath(output.dtype)?);
+            args.push(format!("o{o}[e]"));
             let single = format!(
-                "{{\n#pragma unroll\nfor (int e = 0; e < {width}; e++) if (e < columns) {y}[b{operand} + {offset} + e * {step}] = o{o}.at[e];\n}}\n"
+                "{{\n#pragma unroll\nfor (int e = 0; e < {width}; e++) if (e < columns) {y}[b{operand} + {offset} + e * {step}] = cast<{ty}>(o{o}[e]);\n}}\n"
             );
             stores += &if step == "1LL" {
-                format!("if (whole) store_pack({y} + b{operand} + {offset}, o{o});\nelse {single}")
+                format!("if (whole) store_pack({y} + b{operand} + {offset}, packed<{ty}>(o{o}));\nelse {single}")
             } else {
                 single
             };

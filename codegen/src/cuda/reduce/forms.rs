@@ -4,7 +4,7 @@
 use super::{
     super::{
         emitter::Emitter,
-        error::Emit,
+        error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel},
     },
     chain::Chain,
@@ -16,10 +16,10 @@ use eglu_ir::{Dim, types::numel};
 pub(super) const THREADS: i64 = 256;
 /// Blocks of a cluster, and threads of each.
 pub(super) const CLUSTER: [i64; 2] = [8, 512];
-/// Groups that a thread of a warp, and of a block, keeps in registers of a line that is walked more than once.
-const KEPT: [i64; 2] = [16, 8];
-/// Bytes of a longer line that a block keeps in shared memory: three such blocks fit a multiprocessor of Hopper, one an older one.
-const SHARED: [i64; 2] = [64 << 10, 96 << 10];
+/// Lines that a cluster takes one after the other.
+const LINES_OF_CLUSTER: i64 = 8;
+/// Threads that keep a longer line in shared memory, and the groups of each: a warp, then blocks.
+const RINGS: [[i64; 2]; 3] = [[32, 8], [256, 8], [1024, 4]];
 
 /// The threads that share a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,37 +41,80 @@ pub(super) struct Form<'a> {
     pub share: Share,
     /// Groups of a line that a thread has at once; kept from pass to pass.
     pub groups: i64,
-    /// Bytes of shared memory where they are kept; else it is registers.
-    pub shared: i64,
+    /// Where lines are kept in shared memory, which a block fills for lines to come while it works on one.
+    pub ring: Option<Ring>,
     /// Lines that a thread has at once.
     pub lines: i64,
 }
 
-/// The forms by ascending length: the threads of a line, the groups of elements that each has of it, the most groups of a line, and the
-/// bytes of shared memory.
-fn forms(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<(Share, i64, i64, i64)> {
+/// Lines in shared memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ring {
+    /// Lines, or a block's parts of lines, that it holds.
+    pub stages: i64,
+    /// Bytes of each.
+    pub bytes: i64,
+    /// Blocks of a multiprocessor.
+    pub residents: i64,
+}
+
+/// How lines up to a length are walked.
+#[derive(Clone, Copy)]
+struct Rung {
+    share: Share,
+    /// Groups that a thread has at once.
+    groups: i64,
+    /// The most groups of a line.
+    most: i64,
+    /// Lines are kept in shared memory.
+    keeps: bool,
+}
+
+impl Rung {
+    const fn new(share: Share, groups: i64, most: i64) -> Rung {
+        Rung { share, groups, most, keeps: false }
+    }
+}
+
+/// The rungs by ascending length.
+fn ladder(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
     let once = chain.passes() == 1;
-    let eight = if once { 8 } else { 4 };
-    let mut forms = vec![(Share::Lanes(1), 2, 2, 0), (Share::Lanes(2), 4, 8, 0), (Share::Lanes(8), eight, 8 * eight, 0)];
+    // As many threads as groups, so that neighbours read what lies together.
+    let mut rungs = vec![
+        Rung::new(Share::Lanes(1), 1, 1),
+        Rung::new(Share::Lanes(4), 1, 4),
+        Rung::new(Share::Lanes(8), 1, 8),
+        Rung::new(Share::Lanes(8), 4, 32),
+    ];
     if once {
         let stage = &chain.stages[0];
         let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
         let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || walk.width > 8 || wide { 4 } else { 8 };
-        forms.extend([(Share::Warp, 4, 1024, 0), (Share::Block(THREADS), under_way, i64::MAX, 0)]);
-    } else {
-        forms.extend([(Share::Warp, KEPT[0], 32 * KEPT[0], 0), (Share::Block(THREADS), KEPT[1], THREADS * KEPT[1], 0)]);
-        let kept = (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i));
-        let bytes: i64 = kept.map(|i| chain.inputs[i].dtype.size() as i64 * walk.width).sum();
-        let groups = |threads: i64, shared: i64| (shared / (threads * bytes.max(1))).max(1);
-        let [few, many] = SHARED;
-        let own = groups(512, few);
-        if clusters {
-            forms.extend([(Share::Block(512), own, 512 * own, few), (Share::Cluster, groups(CLUSTER[1], few), i64::MAX, few)]);
-        } else {
-            forms.push((Share::Block(1024), groups(1024, many), i64::MAX, many));
-        }
+        rungs.extend([Rung::new(Share::Warp, 4, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)]);
+        return rungs;
     }
-    forms
+    let kept = |share, groups, most| Rung { share, groups, most, keeps: true };
+    rungs.extend(RINGS.map(|[threads, groups]| {
+        let share = if threads == 32 { Share::Warp } else { Share::Block(threads) };
+        kept(share, groups, threads * groups)
+    }));
+    match rungs.last_mut() {
+        Some(last) if !clusters => last.most = i64::MAX,
+        _ => rungs.push(kept(Share::Cluster, 8, i64::MAX)),
+    }
+    rungs
+}
+
+impl Ring {
+    /// As many blocks, and lines of each, as shared memory holds: `total` is the most that one block may have of it.
+    fn new(share: Share, bytes: i64, total: i64) -> Ring {
+        let bytes = bytes.max(1);
+        let most = if share == Share::Cluster { 1 } else { (2048 / share.block()).min(4) };
+        let residents = (total / (2 * bytes)).clamp(1, most);
+        // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB.
+        let own = (total + (1 << 10)) / residents - (3 << 10);
+        Ring { stages: (own / bytes).clamp(1, 4), bytes, residents }
+    }
 }
 
 /// Emits the forms that some size calls for.
@@ -81,7 +124,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let once = chain.passes() == 1;
     // 1 where no form so far is the one to run.
     let mut open = Dim::from(1);
-    for (share, groups, most, shared) in forms(chain, walk, emitter.target.arch >= 90) {
+    for Rung { share, groups, most, keeps } in ladder(chain, walk, emitter.target.arch >= 90) {
         let mut when = if most == i64::MAX { Dim::from(1) } else { at_most(&length, most * width) };
         if once && share == Share::Warp {
             // Few long lines go to blocks.
@@ -100,13 +143,25 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
             _ => groups,
         };
         let lines = if let Share::Lanes(_) = share { (4 / groups).max(1) } else { 1 };
-        let form = Form { chain, walk, share, groups, shared, lines };
-        let grid = match share {
-            Share::Thread => rows.ceil_div(THREADS),
-            Share::Lanes(lanes) => rows.ceil_div(THREADS / lanes * lines),
-            Share::Warp => rows.ceil_div(THREADS / 32),
-            Share::Block(_) => rows.clone(),
-            Share::Cluster => rows.clone() * Dim::from(CLUSTER[0]),
+        let ring = keeps.then(|| {
+            let kept = (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i));
+            let group: i64 = kept.map(|i| chain.inputs[i].dtype.size() as i64 * width).sum();
+            Ring::new(share, group * groups * share.block(), i64::from(emitter.target.shared_bytes()))
+        });
+        let form = Form { chain, walk, share, groups, ring, lines };
+        let grid = match (share, ring) {
+            (Share::Thread, _) => rows.ceil_div(THREADS),
+            (Share::Lanes(lanes), _) => rows.ceil_div(THREADS / lanes * lines),
+            (Share::Warp, None) => rows.ceil_div(THREADS / 32),
+            (Share::Warp, Some(ring)) => {
+                Dim::min(&rows.ceil_div(THREADS / 32), &Dim::from(i64::from(multiprocessors) * ring.residents))
+            }
+            (Share::Block(_), Some(ring)) => Dim::min(&rows, &Dim::from(i64::from(multiprocessors) * ring.residents)),
+            (Share::Block(_), None) => rows.clone(),
+            (Share::Cluster, _) => {
+                let few = Dim::min(&rows, &Dim::from(i64::from(multiprocessors) / CLUSTER[0]));
+                Dim::max(&few, &rows.ceil_div(LINES_OF_CLUSTER)) * Dim::from(CLUSTER[0])
+            }
         };
         let splits = match share {
             Share::Block(_) if once => {
@@ -115,7 +170,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
             }
             _ => Dim::from(1),
         };
-        form.emit(emitter, &rows, &length, grid * runs, splits)?;
+        let most = length.as_const().unwrap_or(most.saturating_mul(width));
+        form.emit(emitter, [&rows, &length], most, [grid * runs, splits])?;
     }
     Ok(())
 }
@@ -126,8 +182,8 @@ pub(super) fn in_order(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
     // Elements before the first group come out of order.
     let walk = if walk.ragged.is_some() { Walk::single(chain) } else { walk };
     let (rows, length) = (numel(&walk.kept.shape), numel(&walk.reduced.shape));
-    let form = Form { chain, walk: &walk, share: Share::Thread, groups: 4, shared: 0, lines: 1 };
-    form.emit(emitter, &rows, &length, rows.ceil_div(THREADS), Dim::from(1))
+    let form = Form { chain, walk: &walk, share: Share::Thread, groups: 4, ring: None, lines: 1 };
+    form.emit(emitter, [&rows, &length], super::IN_ORDER, [rows.ceil_div(THREADS), Dim::from(1)])
 }
 
 impl Share {
@@ -153,7 +209,8 @@ impl Share {
 }
 
 impl Form<'_> {
-    fn emit(&self, emitter: &mut Emitter, rows: &Dim, length: &Dim, grid: Dim, splits: Dim) -> Emit<()> {
+    /// Emits the kernel for lines of up to `most` elements; the grid is along x, and along y, where blocks share lines.
+    fn emit(&self, emitter: &mut Emitter, [rows, length]: [&Dim; 2], most: i64, [grid, splits]: [Dim; 2]) -> Emit<()> {
         let (chain, walk) = (self.chain, self.walk);
         let mut kernel = Kernel::new(chain.name.clone());
         let pointers = walk.pointers(&mut kernel, chain)?;
@@ -161,6 +218,7 @@ impl Form<'_> {
         let mut text = Text { form: self, kernel: &mut kernel, pointers: &pointers, length: &length_name };
         let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
         let body = match self.share {
+            _ if self.ring.is_some() => text.ring(&rows_name)?,
             Share::Thread => format!(
                 "const int lane = 0;\nconst i64 row = (i64)blockIdx.x * {THREADS} + threadIdx.x;\nif (row >= {rows_name}) return;\n{}{}",
                 text.bases()?,
@@ -183,26 +241,20 @@ impl Form<'_> {
                 let (partials, counter) = (text.kernel.scratch("State0", partial), text.kernel.counters());
                 text.split(&partials, &counter)?
             }
-            Share::Cluster => {
-                headers.push(Header::Cluster);
-                let [blocks, threads] = CLUSTER;
-                format!(
-                    "const i64 row = blockIdx.x / {blocks};\nconst int lane = blockIdx.x % {blocks} * {threads} + threadIdx.x;\n{}{}\
-                     cluster_barrier();\n",
-                    text.bases()?,
-                    text.line()?
-                )
-            }
+            Share::Cluster => return Err(Unsupported::new("a cluster keeps its lines in shared memory")),
         };
-        let residents = match self.share {
-            Share::Block(THREADS) if chain.passes() == 1 => 4,
-            Share::Warp if chain.passes() > 1 => 2,
+        if self.share == Share::Cluster {
+            headers.push(Header::Cluster);
+        }
+        let residents = match (self.share, self.ring) {
+            (_, Some(ring)) => ring.residents as u32,
+            (Share::Block(THREADS), _) if chain.passes() == 1 => 4,
             _ => 0,
         };
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };
         let threads = [self.share.block() as u32, 1];
-        let shared_bytes = self.shared as u32;
-        let items = chain.items()?;
+        let shared_bytes = self.ring.map_or(0, |ring| ring.stages * ring.bytes) as u32;
+        let items = chain.items(most)?;
         let code = Code { headers, items, body, threads, shared_bytes, residents, cluster, ..Code::default() };
         emitter.launch(kernel, code, [grid, splits, Dim::from(1)]);
         Ok(())

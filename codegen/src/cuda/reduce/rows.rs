@@ -2,7 +2,7 @@
 
 use super::{
     super::{ctype, error::Emit, kernel::Kernel},
-    forms::{CLUSTER, Form, Share, THREADS},
+    forms::{CLUSTER, Form, Ring, Share, THREADS},
     walk::Pointers,
 };
 use eglu_ir::types::numel;
@@ -98,14 +98,14 @@ impl Text<'_> {
             let (ty, y) = (ctype::storage(output.dtype)?, &self.pointers.outputs[o]);
             let operand = chain.inputs.len() + chain.lines.len() + o;
             let offset = self.kernel.offset(names, &walk.reduced.strides[operand]);
-            declared += &format!("Pack<{ty}, {}> o{o};\n", walk.width);
-            args.push(format!("o{o}.at[e]"));
+            declared += &format!("{} o{o}[{}];\n", ctype::opmath(output.dtype)?, walk.width);
+            args.push(format!("o{o}[e]"));
             stores += &if walk.stores_groups {
-                format!("store_pack({y} + b{operand} + {offset}, o{o});\n")
+                format!("store_pack({y} + b{operand} + {offset}, packed<{ty}>(o{o}));\n")
             } else {
                 let step = walk.reduced.strides[operand].last().map_or("1".into(), |stride| self.kernel.dim(stride));
                 format!(
-                    "#pragma unroll\nfor (int e = 0; e < {}; e++) {y}[b{operand} + {offset} + e * {step}] = o{o}.at[e];\n",
+                    "#pragma unroll\nfor (int e = 0; e < {}; e++) {y}[b{operand} + {offset} + e * {step}] = cast<{ty}>(o{o}[e]);\n",
                     walk.width
                 )
             };
@@ -131,11 +131,14 @@ impl Text<'_> {
             (format!("State{pass} edge{pass};\n"), adds, format!("state{pass}.merge(edge{pass});\n"))
         } else if let Some(finish) = &chain.finish {
             let mut args: Vec<String> = finish.args.iter().map(|&source| chain.value(source, &element)).collect();
-            for (o, y) in self.pointers.outputs.iter().enumerate() {
+            let (mut declared, mut stores) = (String::new(), String::new());
+            for (o, (y, output)) in self.pointers.outputs.iter().zip(&finish.outputs).enumerate() {
                 let operand = chain.inputs.len() + chain.lines.len() + o;
-                args.push(format!("{y}[b{operand} + {}]", offsets[operand]));
+                declared += &format!("{} o{o};\n", ctype::opmath(output.dtype)?);
+                args.push(format!("o{o}"));
+                stores += &format!("{y}[b{operand} + {}] = cast<{}>(o{o});\n", offsets[operand], ctype::storage(output.dtype)?);
             }
-            (String::new(), format!("finish({});\n", args.join(", ")), String::new())
+            (String::new(), format!("{declared}finish({});\n{stores}", args.join(", ")), String::new())
         } else {
             return Ok(String::new());
         };
@@ -150,30 +153,48 @@ impl Text<'_> {
 
     /// A line in one pass, or in several that keep what they read.
     pub fn line(&mut self) -> Emit<String> {
-        let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
+        let chain = self.form.chain;
         if chain.passes() == 1 {
             let once = self.once("0", "packs", "")?;
             return Ok(once + &self.merged(0)? + &self.results(0, "lane == 0")?);
         }
-        let Form { groups, shared, .. } = *self.form;
-        let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > threads * groups * walk.width);
-        let at = if shared > 0 { format!("[k * {} + threadIdx.x]", self.form.share.block()) } else { "[k]".into() };
-        let unroll = if shared > 0 { "#pragma unroll 2" } else { "#pragma unroll" };
-        let each = format!(
+        let each = self.each();
+        let [declared, loads] = self.groups(self.form.groups, "k", &|i| chain.keeps(i))?;
+        Ok(format!("{declared}{each}{loads}}}\n}}\n{}", self.passes(&each, "[k]")?))
+    }
+
+    /// The head of the loop over the groups that this thread has at once: its number is `k` there, that of the line's `q`.
+    fn each(&self) -> String {
+        let (Form { groups, ring, .. }, threads) = (self.form, self.form.share.threads());
+        let unroll = if ring.is_some() { "#pragma unroll 4" } else { "#pragma unroll" };
+        format!(
             "{unroll}\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {threads} >= packs) break;\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n"
-        );
-        let mut text = self.keep(&at, &each)?;
+        )
+    }
+
+    /// Every pass over a line of which what is read more than once is kept: `at` is a group's place there.
+    fn passes(&mut self, each: &str, at: &str) -> Emit<String> {
+        let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
+        let Form { groups, ring, .. } = *self.form;
+        let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > threads * groups * walk.width);
+        let mut text = String::new();
         for pass in 0..chain.passes() {
-            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("h{i}{at}"));
+            let held = |i: usize| {
+                (chain.keeps(i) && walk.moves(i)).then(|| if ring.is_some() { format!("k{i}") } else { format!("h{i}{at}") })
+            };
+            let mut copies = String::new();
+            for i in (0..chain.inputs.len()).filter(|&i| ring.is_some() && chain.reads(pass, i) && held(i).is_some()) {
+                copies += &format!("const Pack<{}, {}> k{i} = h{i}{at};\n", ctype::storage(chain.inputs[i].dtype)?, walk.width);
+            }
             let (inside, beyond, edges) = (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, "")?);
             let reduces = pass < chain.stages.len();
             if reduces {
                 text += &chain.begin(pass, walk.width)?;
             }
-            if shared == 0 {
+            if ring.is_none() {
                 text += &self.reread(pass, groups);
             }
-            text += &format!("{each}{inside}}}\n}}\n");
+            text += &format!("{each}{copies}{inside}}}\n}}\n");
             if rest {
                 text += &format!("for (i64 q = lane + {groups} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n");
             }
@@ -185,6 +206,55 @@ impl Text<'_> {
                 text += &(self.merged(pass)? + &self.results(pass, "lane == 0")?);
             }
         }
+        Ok(text)
+    }
+
+    /// One line after the other, each in several passes; the next ones are on their way to shared memory meanwhile.
+    pub fn ring(&mut self, rows: &str) -> Emit<String> {
+        let (chain, walk, Form { groups, share, ring, .. }) = (self.form.chain, self.form.walk, self.form);
+        let Some(Ring { stages, .. }) = *ring else { return Ok(String::new()) };
+        let (block, each, bases) = (share.block(), self.each(), self.bases()?);
+        let (lane, start, step) = match share {
+            Share::Warp => {
+                let warps = block / 32;
+                let start = format!("(i64)blockIdx.x * {warps} + threadIdx.x / 32");
+                ("threadIdx.x % 32".into(), start, format!("(i64)gridDim.x * {warps}"))
+            }
+            Share::Cluster => {
+                let blocks = share.threads() / block;
+                let lane = format!("blockIdx.x % {blocks} * {block} + threadIdx.x");
+                (lane, format!("blockIdx.x / {blocks}"), format!("gridDim.x / {blocks}"))
+            }
+            _ => ("threadIdx.x".to_string(), "blockIdx.x".to_string(), "gridDim.x".to_string()),
+        };
+        let mut text = format!(
+            "alignas(16) extern __shared__ char kept[];\nconst int lane = {lane};\nconst i64 start = {start}, step = {step};\n"
+        );
+        let (mut loads, names) = self.position();
+        let (mut here, mut place) = (String::new(), 0);
+        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i)) {
+            let (ty, width) = (ctype::storage(chain.inputs[i].dtype)?, walk.width);
+            text += &format!("Pack<{ty}, {width}>* const ring{i} = (Pack<{ty}, {width}>*)(kept + {place}) + threadIdx.x;\n");
+            place += stages * groups * block * chain.inputs[i].dtype.size() as i64 * width;
+            here += &format!("Pack<{ty}, {width}>* const h{i} = ring{i} + stage * {};\n", groups * block);
+            let (offset, slot) = (self.kernel.offset(&names, &walk.reduced.strides[i]), format!("h{i}[k * {block}]"));
+            loads += &if walk.loose.contains(&i) {
+                self.load(i, &names, &slot, false)?
+            } else {
+                format!("keep_pack<{ty}, {width}>({slot}, {} + b{i} + {offset});\n", self.pointers.inputs[i])
+            };
+        }
+        // Blocks write to each other's memory once all have begun, and until all have ended.
+        let barrier = if *share == Share::Cluster { "cluster_barrier();\n" } else { "" };
+        text += &format!(
+            "const auto keep = [&](i64 row, int stage) {{\nif (row < {rows}) {{\n{bases}{here}{each}{loads}}}\n}}\n}}\nkeep_line();\n}};\n\
+             for (int stage = 0; stage < {0}; stage++) keep(start + stage * step, stage);\n{barrier}int stage = 0, turn = 0;\n\
+             for (i64 row = start; row < {rows}; row += step) {{\n\
+             keep(row + {0} * step, stage == 0 ? {0} : stage - 1);\nkept_but<{0}>();\n{bases}{here}",
+            stages - 1
+        );
+        text += &self.passes(&each, &format!("[k * {block}]"))?;
+        text += &format!("stage = stage == {} ? 0 : stage + 1;\nturn ^= 1;\n}}\n{barrier}", stages - 1);
         Ok(text)
     }
 
@@ -207,29 +277,6 @@ impl Text<'_> {
         kept.map(|i| format!("#pragma unroll\nfor (int k = 0; k < {count}; k++) reread(h{i}[k]);\n")).collect()
     }
 
-    /// Loads what is kept of the line.
-    fn keep(&mut self, at: &str, each: &str) -> Emit<String> {
-        let (chain, walk, Form { groups, shared, share, .. }) = (self.form.chain, self.form.walk, self.form);
-        if *shared == 0 {
-            let [declared, loads] = self.groups(*groups, "k", &|i| chain.keeps(i))?;
-            return Ok(format!("{declared}{each}{loads}}}\n}}\n"));
-        }
-        let (mut loads, names) = self.position();
-        let (mut declared, mut place) = (String::from("alignas(16) extern __shared__ char kept[];\n"), 0);
-        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i)) {
-            let (ty, width) = (ctype::storage(chain.inputs[i].dtype)?, walk.width);
-            declared += &format!("Pack<{ty}, {width}>* const h{i} = (Pack<{ty}, {width}>*)(kept + {place});\n");
-            place += groups * share.block() * chain.inputs[i].dtype.size() as i64 * width;
-            let offset = self.kernel.offset(&names, &walk.reduced.strides[i]);
-            loads += &if walk.loose.contains(&i) {
-                self.load(i, &names, &format!("h{i}{at}"), false)?
-            } else {
-                format!("keep_pack<{ty}, {width}>(h{i}{at}, {} + b{i} + {offset});\n", self.pointers.inputs[i])
-            };
-        }
-        Ok(format!("{declared}{each}{loads}}}\n}}\nkept_all();\n"))
-    }
-
     /// Adds the groups `first..last` to `state0`, several loads under way at once, and the edges where `when` ("… && ") holds.
     fn once(&mut self, first: &str, last: &str, when: &str) -> Emit<String> {
         let (chain, walk, groups, threads) = (self.form.chain, self.form.walk, self.form.groups, self.form.share.threads());
@@ -239,7 +286,7 @@ impl Text<'_> {
         Ok(format!(
             "{}i64 start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {groups} * {threads}) {{\n\
              {declared}{each}{loads}}}\n{each}{adds}}}\n}}\n\
-             {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\n{each}if (q < {last}) {{\n{adds}}}\n}}\n}}\n{}{}",
+             {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\nconst i64 same = unknown({last});\n{each}if (q < same) {{\n{adds}}}\n}}\n}}\n{}{}",
             chain.begin(0, walk.width)?,
             groups - 1,
             chain.settle(0, walk.width),
@@ -249,12 +296,14 @@ impl Text<'_> {
 
     /// Merges the states of a pass over the threads of the line.
     fn merged(&self, pass: usize) -> Emit<String> {
+        // A kernel that takes one line merges once for each pass.
+        let turn = if self.form.ring.is_some() { "turn" } else { "0" };
         Ok(match self.form.share {
             Share::Thread => String::new(),
             Share::Lanes(lanes) => format!("merge_lanes<{lanes}>(state{pass});\n"),
             Share::Warp => format!("merge_lanes<32>(state{pass});\n"),
-            Share::Block(threads) => format!("merge_block<{threads}>(state{pass});\n"),
-            Share::Cluster => format!("merge_cluster<{}, {}, {pass}>(state{pass});\n", CLUSTER[1], CLUSTER[0]),
+            Share::Block(threads) => format!("merge_block<{threads}>(state{pass}, {turn});\n"),
+            Share::Cluster => format!("merge_cluster<{}, {}>(state{pass}, {turn});\n", CLUSTER[1], CLUSTER[0]),
         })
     }
 
@@ -286,10 +335,12 @@ impl Text<'_> {
              const bool valid = at_row < {rows};\nconst i64 row = valid ? at_row : 0;\n{bases}",
             across * lines
         );
-        let each = format!(
-            "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {lanes} >= packs) break;\nconst i64 q = lane + k * {lanes};\n\
-             if (valid && q < packs) {{\n"
-        );
+        let each = |packs: &str| {
+            format!(
+                "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = lane + k * {lanes};\nif (valid && q < {packs}) {{\n"
+            )
+        };
+        let (first, then) = (each("packs"), each("same"));
         let mut passes = String::new();
         for pass in 0..chain.passes() {
             let body = self.group(pass, &|i| walk.moves(i).then(|| format!("h{i}[{at}]")))?;
@@ -298,7 +349,7 @@ impl Text<'_> {
             if reduces {
                 passes += &chain.begin(pass, walk.width)?;
             }
-            passes += &format!("{each}{body}}}\n}}\n");
+            passes += &format!("{then}{body}}}\n}}\n");
             if reduces {
                 passes += &chain.settle(pass, walk.width);
             }
@@ -307,7 +358,10 @@ impl Text<'_> {
                 passes += &(self.merged(pass)? + &self.results(pass, "valid && lane == 0")?);
             }
         }
-        Ok(format!("const int lane = threadIdx.x % {lanes};\n{declared}{start}{each}{loads}}}\n}}\n}}\n{start}{passes}}}\n"))
+        Ok(format!(
+            "const int lane = threadIdx.x % {lanes};\n{declared}{start}{first}{loads}}}\n}}\n}}\n\
+             {start}const i64 same = unknown(packs);\n{passes}}}\n"
+        ))
     }
 
     /// A part of a line for each block along y; the block that comes last merges the parts.
@@ -318,7 +372,7 @@ impl Text<'_> {
         Ok(format!(
             "const i64 row = blockIdx.x;\nconst int lane = threadIdx.x;\n{bases}\
              const i64 first = packs * blockIdx.y / gridDim.y, last = packs * (blockIdx.y + 1) / gridDim.y;\n{once}\
-             if (gridDim.y > 1) {{\nState0* const parts = {partials} + row * gridDim.y;\nmerge_block<{THREADS}>(state0);\n\
+             if (gridDim.y > 1) {{\nState0* const parts = {partials} + row * gridDim.y;\nmerge_block<{THREADS}>(state0, 0);\n\
              if (lane == 0) parts[blockIdx.y] = state0;\nif (!comes_last({counter} + row, gridDim.y)) return;\n\
              state0 = State0();\nfor (int i = lane; i < gridDim.y; i += {THREADS}) state0.merge(fresh(parts + i));\n}}\n{}{}",
             self.merged(0)?,

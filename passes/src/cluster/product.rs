@@ -1,15 +1,22 @@
-//! Products by expert take in the pointwise ops behind them: the gating of a forward pass that keeps its pre-activations, the gating's
-//! derivative in a backward pass. Several results leave one kernel, halves or lanes that are joined afterwards in one tensor.
+//! Products take in what is behind them beyond a chain of pointwise ops: the gating of a forward pass that keeps its pre-activations, the
+//! gating's derivative in a backward pass, sums of rows and columns. Several results leave one kernel, halves or lanes that are joined
+//! afterwards in one tensor. Products by expert come here with all that is behind them.
 //!
 //! What is cheap to compute from tensors that the kernel reads anyway (an activation from its pre-activation) is computed there again rather
 //! than kept in memory from the forward pass.
 
 use super::{
-    expert_emit,
+    contract::COLUMNS,
+    folded::{self, Folded},
     inline::is_pointwise,
     partition::{Kind, Partition},
+    product_emit,
 };
-use crate::{cost, pipeline::Context};
+use crate::{
+    cost,
+    pipeline::Context,
+    recompute::{Parts, Recompute, leaves},
+};
 use eglu_ir::{
     Graph, GraphError, NodeId, Op, Operand, Value,
     ops::{Cat, Pointwise, Reshape, Slice},
@@ -19,10 +26,38 @@ use rustc_hash::FxHashSet;
 /// More instructions than these are not computed a second time.
 const AGAIN: usize = 32;
 
-/// A product by expert with what its kernel shall compute besides.
+/// What kind of product it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// Rows by ids.
+    Expert,
+    /// Rows that lie by expert.
+    Grouped,
+    /// Rows by one matrix.
+    Dense,
+}
+
+impl Head {
+    /// That of a node, if it is a product of floats that can have an epilogue here.
+    pub fn of(graph: &Graph, id: NodeId) -> Option<Head> {
+        let node = graph.node(id);
+        let head = match node.op()? {
+            Op::ExpertMatmul(_) => Head::Expert,
+            Op::GroupedMm(_) => Head::Grouped,
+            Op::MatMul(_) if node.operands.iter().all(|x| x.value().is_some_and(|x| graph.ty(x).rank() == 2)) => Head::Dense,
+            _ => return None,
+        };
+        node.outputs[0].dtype.is_float().then_some(head)
+    }
+}
+
+/// A product with what its kernel shall compute besides.
 pub(crate) struct Plan {
-    /// The `expert_matmul`.
+    pub head: Head,
+    /// The product.
     pub product: NodeId,
+    /// Another dense product of the same rows, which is a lane of its own.
+    pub partner: Option<NodeId>,
     /// Slices of the product that are lanes of their own; none where the product as a whole is one.
     pub lanes: Vec<NodeId>,
     /// Lanes are columns in turn, not halves.
@@ -33,6 +68,8 @@ pub(crate) struct Plan {
     pub again: FxHashSet<NodeId>,
     /// Two members that are joined to one tensor.
     pub joined: Option<Joined>,
+    /// Reductions of accumulators or members.
+    pub folds: Vec<Folded>,
 }
 
 /// Members side by side, or interleaved, in one tensor.
@@ -47,12 +84,33 @@ impl Plan {
     /// The nodes whose place in the graph the kernel takes.
     pub fn nodes(&self) -> Vec<NodeId> {
         let joined = self.joined.iter().flat_map(|joined| joined.nodes.iter().copied());
-        [self.product].into_iter().chain(self.lanes.iter().copied()).chain(self.members.iter().copied()).chain(joined).collect()
+        let folds = self.folds.iter().flat_map(|fold| fold.view.into_iter().chain([fold.reduce]));
+        let heads = [self.product].into_iter().chain(self.partner);
+        let all = heads.chain(self.lanes.iter().copied()).chain(self.members.iter().copied()).chain(joined).chain(folds);
+        let (mut seen, mut nodes): (FxHashSet<NodeId>, Vec<NodeId>) = Default::default();
+        nodes.extend(all.filter(|&id| seen.insert(id)));
+        nodes
     }
 
     /// The values that accumulators stand for.
     pub fn accumulators(&self) -> Vec<NodeId> {
-        if self.lanes.is_empty() { vec![self.product] } else { self.lanes.clone() }
+        if self.lanes.is_empty() { [self.product].into_iter().chain(self.partner).collect() } else { self.lanes.clone() }
+    }
+
+    /// Nothing but the product.
+    fn alone(head: Head, product: NodeId) -> Plan {
+        let again = FxHashSet::default();
+        Plan {
+            head,
+            product,
+            partner: None,
+            lanes: vec![],
+            interleaved: false,
+            members: vec![],
+            again,
+            joined: None,
+            folds: vec![],
+        }
     }
 
     /// The node is computed in this kernel's program.
@@ -61,15 +119,17 @@ impl Plan {
     }
 }
 
-/// Fuses the graph's products by expert.
+/// Fuses the graph's products.
 pub(crate) fn fuse(graph: &mut Graph, context: &Context<'_>) -> Result<bool, GraphError> {
     let (plans, schedule): (Vec<Plan>, Vec<(Kind, Vec<NodeId>)>) = {
         let mut partition = Partition::new(graph)?;
         let products = partition.order.clone();
-        let products = products.into_iter().filter(|&id| matches!(graph.node(id).op(), Some(Op::ExpertMatmul(_))));
+        let parts = Parts::of(graph)?;
         let mut plans = Vec::new();
         for product in products {
-            if let Some(plan) = plan(&partition, product, context) {
+            if partition.kind(product) == Kind::Single
+                && let Some(plan) = plan(&partition, product, &parts, context)
+            {
                 partition.join(&plan.nodes(), Kind::Contract);
                 plans.push(plan);
             }
@@ -80,36 +140,40 @@ pub(crate) fn fuse(graph: &mut Graph, context: &Context<'_>) -> Result<bool, Gra
     if plans.is_empty() {
         return Ok(false);
     }
-    *graph = expert_emit::emit(graph, &plans, &schedule)?;
+    *graph = product_emit::emit(graph, &plans, &schedule)?;
     graph.remove_dead();
     Ok(true)
 }
 
-fn plan(partition: &Partition<'_>, product: NodeId, context: &Context<'_>) -> Option<Plan> {
+fn plan(partition: &Partition<'_>, product: NodeId, parts: &Parts, context: &Context<'_>) -> Option<Plan> {
     let graph = partition.graph;
-    if !graph.node(product).outputs[0].dtype.is_float() {
-        return None;
+    let head = Head::of(graph, product)?;
+    let mut plan = gated(partition, head, product).unwrap_or_else(|| behind(partition, head, product, parts, context));
+    if head == Head::Dense {
+        folded::find(partition, &mut plan, context.profile);
     }
-    let plan = gated(partition, product).unwrap_or_else(|| behind(partition, product));
-    let pays = !plan.members.is_empty() && cost::fusing_pays(graph, &plan.nodes(), context.profile);
-    let repeats = expert_emit::repeated_rows(graph, product).is_some();
-    if pays {
+    let several = plan.partner.is_some() || !plan.lanes.is_empty() || !plan.again.is_empty() || plan.joined.is_some();
+    // A chain behind one dense product has a pass of its own.
+    let wanted = head != Head::Dense || several || !plan.folds.is_empty();
+    let computes = !plan.members.is_empty() || !plan.folds.is_empty();
+    if wanted && computes && cost::fusing_pays(graph, &plan.nodes(), context.profile) {
         return Some(plan);
     }
-    let alone = Plan { lanes: vec![], members: vec![], again: FxHashSet::default(), joined: None, ..plan };
-    repeats.then_some(alone)
+    let repeats = product_emit::repeated_rows(graph, product).is_some();
+    repeats.then(|| Plan::alone(head, product))
 }
 
-/// The gating of a product's two lanes, up to what the next product reads.
-fn gated(partition: &Partition<'_>, product: NodeId) -> Option<Plan> {
+/// The gating of a product's two lanes, up to what the next product reads or the graph returns.
+fn gated(partition: &Partition<'_>, head: Head, product: NodeId) -> Option<Plan> {
     let graph = partition.graph;
-    let (lanes, interleaved) = lanes(partition, product)?;
-    let closure = pointwise_behind(partition, &lanes, &[product]);
+    let found = lanes(partition, product).map(|(lanes, interleaved)| Plan { lanes, interleaved, ..Plan::alone(head, product) });
+    let partner = || Some(Plan { partner: Some(partner(partition, head, product)?), ..Plan::alone(head, product) });
+    let plan = found.or_else(partner)?;
+    let heads: Vec<NodeId> = [product].into_iter().chain(plan.partner).collect();
+    let closure = pointwise_behind(partition, &plan.accumulators(), &heads);
     let goes_on = |id: NodeId| {
-        let read = |user: &NodeId| {
-            matches!(graph.node(*user).op(), Some(Op::ExpertMatmul(_))) && graph.node(*user).operands[0] == id.into()
-        };
-        partition.users(id).iter().any(read)
+        let read = |user: &NodeId| Head::of(graph, *user).is_some() && graph.node(*user).operands[0] == id.into();
+        partition.users(id).iter().any(read) || (partition.is_output(id) && head != Head::Expert)
     };
     let mut members: FxHashSet<NodeId> = closure.iter().copied().filter(|&id| goes_on(id)).collect();
     for &id in closure.iter().rev() {
@@ -117,15 +181,36 @@ fn gated(partition: &Partition<'_>, product: NodeId) -> Option<Plan> {
             members.extend(operands(graph, id).filter(|source| closure.contains(source)));
         }
     }
-    let members: Vec<NodeId> = closure.into_iter().filter(|id| members.contains(id)).collect();
-    let plan = Plan { product, lanes, interleaved, members, again: FxHashSet::default(), joined: None };
-    (!plan.members.is_empty() && partition.is_convex(&plan.nodes())).then_some(plan)
+    let reads = |lane: &NodeId| members.iter().any(|&id| operands(graph, id).any(|source| source == *lane));
+    if !plan.accumulators().iter().all(reads) {
+        return None;
+    }
+    let plan = Plan { members: closure.into_iter().filter(|id| members.contains(id)).collect(), ..plan };
+    partition.is_convex(&plan.nodes()).then_some(plan)
+}
+
+/// Another dense product of the same rows by a matrix of the same type, which gates this one.
+fn partner(partition: &Partition<'_>, head: Head, product: NodeId) -> Option<NodeId> {
+    let graph = partition.graph;
+    if head != Head::Dense {
+        return None;
+    }
+    let operands = |id: NodeId| Some((graph.node(id).operands[0].value()?, graph.ty(graph.node(id).operands[1].value()?)));
+    let (rows, matrix) = operands(product)?;
+    matrix.shape.last()?.as_const().filter(|&columns| columns >= COLUMNS)?;
+    let fits = |other: NodeId| {
+        let alike = Head::of(graph, other) == Some(Head::Dense) && operands(other) == Some((rows, matrix));
+        other != product && alike && partition.kind(other) == Kind::Single
+    };
+    let mut others: Vec<NodeId> = partition.users(rows.node).iter().copied().filter(|&other| fits(other)).collect();
+    others.sort_unstable_by_key(|&other| partition.rank(other));
+    others.into_iter().find(|&other| partition.rank(other) > partition.rank(product))
 }
 
 /// The slices of a product that are its two halves, or its even and odd columns.
 fn lanes(partition: &Partition<'_>, product: NodeId) -> Option<(Vec<NodeId>, bool)> {
     let graph = partition.graph;
-    let columns = graph.node(product).outputs[0].shape[1].as_const()?;
+    let columns = graph.node(product).outputs[0].shape.get(1)?.as_const()?;
     let lane = |index: i64, interleaved: bool| {
         let (start, step) = if interleaved { (index, 2) } else { (index * columns / 2, 1) };
         partition.users(product).iter().copied().find(|&user| match graph.node(user).op() {
@@ -147,7 +232,7 @@ fn lanes(partition: &Partition<'_>, product: NodeId) -> Option<(Vec<NodeId>, boo
 }
 
 /// Pointwise nodes of the product's shape behind it.
-fn behind(partition: &Partition<'_>, product: NodeId) -> Plan {
+fn behind(partition: &Partition<'_>, head: Head, product: NodeId, parts: &Parts, context: &Context<'_>) -> Plan {
     let graph = partition.graph;
     let closure = pointwise_behind(partition, &[product], &[]);
     // What only a reduction reads is better computed while it reduces.
@@ -159,11 +244,12 @@ fn behind(partition: &Partition<'_>, product: NodeId) -> Plan {
         }
     }
     let members = closure.into_iter().filter(|id| !reduced.contains(id)).collect();
-    let mut plan = Plan { product, lanes: vec![], interleaved: false, members, again: FxHashSet::default(), joined: None };
+    let mut plan = Plan { members, ..Plan::alone(head, product) };
     if plan.members.is_empty() {
         return plan;
     }
-    compute_again(graph, &mut plan);
+    take_beside(partition, &mut plan, parts);
+    compute_again(graph, &mut plan, |id| context.recompute != Recompute::None || parts.is_backward(id));
     plan.joined = joined(partition, &plan);
     if plan.joined.is_some() && !partition.is_convex(&plan.nodes()) {
         plan.joined = None;
@@ -171,7 +257,7 @@ fn behind(partition: &Partition<'_>, product: NodeId) -> Plan {
     plan
 }
 
-fn operands(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+pub(crate) fn operands(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
     graph.node(id).operands.iter().filter_map(|operand| operand.value()).map(|value| value.node)
 }
 
@@ -195,8 +281,38 @@ fn pointwise_behind(partition: &Partition<'_>, seeds: &[NodeId], with: &[NodeId]
     taken
 }
 
+/// Takes in what does not depend on the product but is made of the tensors that are read behind it: the activation, which a backward pass computes
+/// again. What the forward pass needs is not made to wait.
+fn take_beside(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts) {
+    let graph = partition.graph;
+    let shape = &graph.node(plan.product).outputs[0].shape;
+    let read = leaves(graph, plan.members.iter().copied(), shape);
+    let read: FxHashSet<Value> = read.into_iter().filter(|value| value.node != plan.product).collect();
+    let made_of = |id: NodeId| {
+        let of = leaves(graph, [id].into_iter(), shape);
+        !of.is_empty() && of.is_subset(&read)
+    };
+    let beside = |id: NodeId| {
+        let free = partition.kind(id) == Kind::Single && !plan.members.contains(&id) && parts.is_backward(id);
+        free && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape && made_of(id)
+    };
+    let all: Vec<NodeId> = partition.order.iter().copied().filter(|&id| beside(id)).collect();
+    for &id in &all {
+        // Those inside of others are computed on the way.
+        let inside = |user: &NodeId| all.contains(user) || plan.members.contains(user);
+        if partition.users(id).iter().all(inside) && !partition.is_output(id) {
+            continue;
+        }
+        let nodes: Vec<NodeId> = plan.nodes().into_iter().chain([id]).collect();
+        if plan.members.len() < AGAIN && partition.is_convex(&nodes) {
+            plan.members.push(id);
+        }
+    }
+    plan.members.sort_by_key(|&id| partition.rank(id));
+}
+
 /// Takes producers of captures in, where the kernel then reads no more tensors than before.
-fn compute_again(graph: &Graph, plan: &mut Plan) {
+fn compute_again(graph: &Graph, plan: &mut Plan, allowed: impl Fn(NodeId) -> bool) {
     let shape = graph.node(plan.product).outputs[0].shape.clone();
     let full = |id: NodeId, index: u32| graph.ty(Value { node: id, index }).shape == shape;
     let captured = |computed: &dyn Fn(NodeId) -> bool, among: &[NodeId]| -> FxHashSet<Value> {
@@ -207,7 +323,7 @@ fn compute_again(graph: &Graph, plan: &mut Plan) {
     let mut again: Vec<NodeId> = Vec::new();
     let mut stack: Vec<NodeId> = before.iter().map(|value| value.node).collect();
     while let Some(id) = stack.pop() {
-        let fits = is_pointwise(graph, id) && full(id, 0);
+        let fits = is_pointwise(graph, id) && full(id, 0) && allowed(id);
         if fits && !again.contains(&id) && !plan.members.contains(&id) {
             again.push(id);
             stack.extend(operands(graph, id));
@@ -265,7 +381,7 @@ pub(crate) fn repeated(graph: &Graph, rows: Value) -> Option<(usize, Value)> {
     match node.op()? {
         Op::Index(index) if index.axes[..] == [0] => {
             let (source, by) = (node.operands[0].value()?, graph.node(node.operands.get(1)?.value()?.node));
-            let (Op::Pointwise(Pointwise::FloorDiv), Operand::Scalar(k)) = (by.op()?, by.operands[1]) else { return None };
+            let (Op::Pointwise(Pointwise::FloorDiv), Operand::Scalar(k)) = (by.op()?, *by.operands.get(1)?) else { return None };
             let Op::Iota(iota) = graph.node(by.operands[0].value()?.node).op()? else { return None };
             let k = usize::try_from(k.as_i64()).ok().filter(|&k| k > 0)?;
             let all = graph.ty(source).shape[0].clone() * eglu_ir::Dim::from(k as i64);
