@@ -52,9 +52,14 @@ impl Context {
 
     /// A fresh primary context in place of this one, which is lost. Whatever else of the process lived in it was lost with it.
     pub(super) fn again(&self) -> Result<Arc<Context>, CudaError> {
-        let doing = format!("resetting device {} after a kernel's fault", self.facts.ordinal);
-        // SAFETY: nothing of this crate uses the old handles: `enter` refuses.
-        unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.device) }.map_err(|code| self.driver.error(doing, code))?;
+        let failed = |code| self.driver.error(format!("resetting device {} after a kernel's fault", self.facts.ordinal), code);
+        // SAFETY: nothing of this crate uses the old handles: `enter` refuses. What was retained once is released once.
+        unsafe {
+            self.driver.cuCtxSetCurrent(std::ptr::null_mut()).map_err(failed)?;
+            // The driver may report the fault once more here; what counts is the reset.
+            let _ = self.driver.cuDevicePrimaryCtxRelease_v2(self.device);
+            self.driver.cuDevicePrimaryCtxReset_v2(self.device).map_err(failed)?;
+        }
         Context::with(self.driver.clone(), self.facts.clone())
     }
 

@@ -251,6 +251,9 @@ impl Api for Fake {
         unsafe { *context = (device as usize + 1) as CUcontext };
         OK
     }
+    unsafe fn cuDevicePrimaryCtxRelease_v2(&self, device: CUdevice) -> CUresult {
+        OK
+    }
     unsafe fn cuDevicePrimaryCtxReset_v2(&self, device: CUdevice) -> CUresult {
         let mut state = self.state();
         (state.objects, state.fault) = (0, None);
