@@ -134,7 +134,8 @@ pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl F
 /// - [`run_on`](Executable::run_on) takes and writes memory of the caller's on a stream of the caller's and does not wait. Runs on one stream
 ///   follow each other and share intermediate memory; runs on different streams may overlap. Threads that share a stream take turns.
 /// - Dropping it waits for everything that it issued.
-/// - After a kernel's fault every executable on that device gives an error. What is loaded afterwards works again.
+/// - After a kernel's fault every executable on that device gives an error, and so does loading another: the driver lets the process use the
+///   device no more. Executables on other devices go on, and the model can be loaded in a new process.
 pub struct Executable {
     backend: Box<dyn Backend>,
     signature: Vec<(Arc<str>, TensorType)>,

@@ -48,7 +48,7 @@ def peers(path):
                 for _ in range(5):
                     call(*args, **kwargs)
                 torch.cuda.synchronize()
-                yield f"{name} {host(lambda: call(*args, **kwargs)):.1f}"
+                yield f"{name} {host(lambda: call(*args, **kwargs)):.1f} us"
         except Exception as error:
             yield f"{name} failed ({str(error).strip().splitlines()[0][:60]})"
 
@@ -64,7 +64,7 @@ def main():
             run = subprocess.run([example, path], env={**os.environ, "EGLU_REPLAY": replay}, capture_output=True, text=True)
             print(f"  eglu {how}: {run.stdout.strip() or run.stderr.strip()[-300:]}", flush=True)
         for figure in peers(path):
-            print(f"  PyTorch {figure} us", flush=True)
+            print(f"  PyTorch {figure}", flush=True)
 
 
 if __name__ == "__main__":

@@ -183,15 +183,6 @@ impl Api for Fake {
         unsafe { *context = (device as usize + 1) as CUcontext };
         OK
     }
-    unsafe fn cuDevicePrimaryCtxRelease_v2(&self, device: CUdevice) -> CUresult {
-        OK
-    }
-    unsafe fn cuDevicePrimaryCtxReset_v2(&self, device: CUdevice) -> CUresult {
-        let mut state = self.state();
-        (state.objects, state.fault) = (0, None);
-        state.memory.clear();
-        OK
-    }
     unsafe fn cuCtxSetCurrent(&self, context: CUcontext) -> CUresult {
         uncounted(|| self.state().current.insert(std::thread::current().id(), context as usize));
         OK
