@@ -8,6 +8,7 @@ use eglu_codegen::{
 use eglu_ir::{DeviceProfile, Graph, NodeKind, TensorType, profile, weights::Weights};
 use eglu_passes::{Options, PassError, Pipeline};
 use eglu_runtime::{
+    Phases,
     cuda::{self, CudaError},
     inputs,
     package::{self, CPU, Program},
@@ -67,10 +68,22 @@ pub struct Model<'a> {
 /// Optimises models for each architecture by `pipeline`, and compiles their kernels, all of one architecture at once. No GPU is needed; for
 /// GPUs, NVRTC is.
 pub fn compile(models: &[Model<'_>], architectures: &[Architecture], pipeline: &Pipeline) -> Result<Vec<Program>, AheadError> {
+    compile_in_phases(models, architectures, pipeline, &Phases::default())
+}
+
+/// [`compile`], with its phases timed and told of.
+pub fn compile_in_phases(
+    models: &[Model<'_>],
+    architectures: &[Architecture],
+    pipeline: &Pipeline,
+    phases: &Phases,
+) -> Result<Vec<Program>, AheadError> {
     let mut programs = models.iter().map(program).collect::<Result<Vec<_>, _>>()?;
     for architecture in architectures {
         let plan = |model: &Model<'_>, profile: &DeviceProfile| -> Result<Plan, AheadError> {
-            Ok(lower(&pipeline.run(model.graph.clone(), &(model.options)(profile.clone()))?.graph)?)
+            let options = (model.options)(profile.clone());
+            let optimized = phases.time("passes", || pipeline.run(model.graph.clone(), &options))?;
+            Ok(lower(&optimized.graph)?)
         };
         match architecture {
             Architecture::Cpu => {
@@ -82,7 +95,7 @@ pub fn compile(models: &[Model<'_>], architectures: &[Architecture], pipeline: &
                 let plan = |model: &Model<'_>| Ok(emit(&plan(model, target.profile())?, *target)?);
                 let plans = models.iter().map(plan).collect::<Result<Vec<_>, AheadError>>()?;
                 let modules: Vec<Module> = plans.iter().flat_map(|plan| plan.modules.iter().cloned()).collect();
-                let mut cubins = cuda::compile(&modules, target.name())?.into_iter();
+                let mut cubins = cuda::compile_in_phases(&modules, target.name(), phases)?.into_iter();
                 let (arch, compiler) = (target.name(), cuda::compiler()?);
                 for (plan, program) in plans.into_iter().zip(&mut programs) {
                     let cubins = cubins.by_ref().take(plan.modules.len()).collect();

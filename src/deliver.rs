@@ -46,12 +46,15 @@ fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
-/// Writes a folder of files, by name and contents. A folder already there is replaced where `is_own` says that all it holds came from here.
-pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
-    let fail = |cause| cannot_write(path, cause);
+/// Refuses a folder that cannot be written later: one that holds what did not come from here, or a file of that name.
+pub fn expect_folder(path: &Path, is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    if path.exists() && !path.is_dir() {
+        return Err(Failure::usage(format!("`{}` is a file, and a folder is to be written", path.display()))
+            .help("give a new or an empty folder with -o"));
+    }
     if path.is_dir() {
-        for entry in fs::read_dir(path).map_err(fail)? {
-            let name = entry.map_err(fail)?.file_name().to_string_lossy().into_owned();
+        for entry in fs::read_dir(path).map_err(|cause| cannot_write(path, cause))? {
+            let name = entry.map_err(|cause| cannot_write(path, cause))?.file_name().to_string_lossy().into_owned();
             if !is_own(&name) {
                 return Err(Failure::usage(format!(
                     "`{}` holds `{name}`, which was not written by this command",
@@ -61,6 +64,12 @@ pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) ->
             }
         }
     }
+    tempfile::tempdir_in(folder_of(path)).map(drop).map_err(|cause| cannot_write(path, cause))
+}
+
+/// Writes a folder of files, by name and contents. A folder already there is replaced where `is_own` says that all it holds came from here.
+pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    expect_folder(path, is_own)?;
     let write = || -> std::io::Result<()> {
         let temporary = tempfile::tempdir_in(folder_of(path))?;
         for (name, contents) in files {
@@ -75,7 +84,7 @@ pub fn folder(path: &Path, files: &[(String, Vec<u8>)], is_own: impl Fn(&str) ->
         let _ = temporary.keep();
         Ok(())
     };
-    write().map_err(fail)
+    write().map_err(|cause| cannot_write(path, cause))
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -99,9 +108,14 @@ fn readable_by_all(_path: &Path) -> std::io::Result<()> {
 }
 
 fn cannot_write(path: &Path, cause: std::io::Error) -> Failure {
-    Failure::data(format!("cannot write `{}`", path.display()))
-        .because(cause)
-        .help("check that its folder exists and may be written to")
+    let (folder, shown) = (folder_of(path), path.display());
+    if !folder.is_dir() {
+        return Failure::data(format!("cannot write `{shown}`: there is no folder `{}`", folder.display()))
+            .help("make the folder, or give another place");
+    }
+    // Not the error itself: it names the temporary file.
+    let cause = cause.raw_os_error().map_or_else(|| cause.kind().into(), std::io::Error::from_raw_os_error);
+    Failure::data(format!("cannot write `{shown}`")).because(cause).help("check that its folder may be written to and has room")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub enum Exit {
 pub struct Failure {
     exit: Exit,
     what: String,
-    cause: Option<Box<dyn Error + Send + Sync>>,
+    cause: Option<Box<Cause>>,
     help: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Failure {
 
     /// The error behind it.
     pub fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Failure {
-        self.cause = Some(cause.into());
+        self.cause = Cause::of(&*cause.into());
         self
     }
 
@@ -86,6 +86,40 @@ impl Failure {
 
 fn indent(text: &str) -> String {
     text.trim_end().replace('\n', "\n    ")
+}
+
+/// The text of an error, with that of the error behind it where it adds something: many errors quote theirs.
+#[derive(Debug)]
+struct Cause {
+    text: String,
+    behind: Option<Box<Cause>>,
+}
+
+impl Cause {
+    fn of(error: &(dyn Error + 'static)) -> Option<Box<Cause>> {
+        let mut texts: Vec<String> = Vec::new();
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !texts.iter().any(|before| before.contains(&text)) {
+                texts.push(text);
+            }
+            next = error.source();
+        }
+        texts.into_iter().rev().fold(None, |behind, text| Some(Box::new(Cause { text, behind })))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.behind.as_deref().map(|cause| cause as &(dyn Error + 'static))
+    }
 }
 
 impl fmt::Display for Failure {
@@ -170,6 +204,26 @@ impl From<JsonError> for Failure {
 
 impl From<InputError> for Failure {
     fn from(error: InputError) -> Failure {
-        Failure::usage(error.to_string())
+        match error {
+            InputError::Dim(_) | InputError::Tensor(_) => Failure::data("the inputs cannot be made")
+                .because(error)
+                .help("give smaller sizes with --tokens or --dim; a model of fixed sizes needs a machine with more memory"),
+            error => Failure::usage(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot open x: {0}")]
+    struct Quoting(#[source] std::io::Error);
+
+    #[test]
+    fn what_an_error_quotes_is_not_said_twice() {
+        let failure = Failure::data("no model").because(Quoting(std::io::Error::other("gone")));
+        assert_eq!(failure.render(), "error: no model\n  cause: cannot open x: gone\n");
     }
 }

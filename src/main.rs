@@ -12,7 +12,7 @@ mod trace;
 mod warnings;
 
 use clap::Parser;
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 fn main() -> ExitCode {
     warnings::show_warnings();
@@ -20,7 +20,8 @@ fn main() -> ExitCode {
     match command::Eglu::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprint!("{}", failure.render());
+            // Where stderr is full or closed, the exit code still tells.
+            let _ = std::io::stderr().write_all(failure.render().as_bytes());
             ExitCode::from(failure.exit_code())
         }
     }

@@ -20,8 +20,8 @@ pub const VERSION: u64 = 1;
 pub enum JsonError {
     #[error("not a graph in JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    #[error("the document is no `{FORMAT}`: its field `format` is {0:?}")]
-    Format(Option<String>),
+    #[error("the document is no graph of eglu: {found}, and `{FORMAT}` is wanted")]
+    Format { found: String },
     #[error(
         "the graph is of version {found}, but this eglu reads version {VERSION}: write it again with the same eglu, or use one that reads it"
     )]
@@ -141,7 +141,8 @@ pub fn to_json(graph: &Graph) -> Result<String, JsonError> {
 pub fn from_json(text: &str) -> Result<Graph, JsonError> {
     let header: Header = serde_json::from_str(text)?;
     if header.format.as_deref() != Some(FORMAT) {
-        return Err(JsonError::Format(header.format));
+        let found = header.format.map_or("it has no field `format`".into(), |format| format!("its field `format` is `{format}`"));
+        return Err(JsonError::Format { found });
     }
     match header.version {
         Some(VERSION) => {}
@@ -286,7 +287,8 @@ mod tests {
     #[test]
     fn other_versions_are_refused() {
         assert!(refused("\"version\": 1", "\"version\": 7").contains("of version 7, but this eglu reads version 1"));
-        assert!(refused("eglu-graph", "onnx").contains("its field `format` is Some(\"onnx\")"));
+        assert!(refused("eglu-graph", "onnx").contains("its field `format` is `onnx`"));
+        assert!(refused("\"format\"", "\"fromat\"").contains("it has no field `format`"));
     }
 
     #[test]

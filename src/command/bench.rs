@@ -26,6 +26,7 @@ use std::{
 /// The unfused plan runs each operator of the graph as a kernel of its own, as PyTorch's eager mode does. Times are medians, with the
 /// least and the greatest. Weights are the archive's own; where it has none, they are drawn at random.
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Bench {
     /// Model: .pt2 or .json, or a package: .eglu, whose plan is measured alone
     model: PathBuf,
@@ -39,7 +40,7 @@ pub struct Bench {
     #[arg(long, value_name = "N")]
     tokens: Option<i64>,
     /// How to draw an input: normal, uniform:LO:HI, randint:LO:HI or topk:E (distinct expert ids in each row)
-    #[arg(long = "input", value_name = "INDEX=SPEC", value_parser = indexed_spec)]
+    #[arg(long = "input", value_name = "INDEX=SPEC", value_parser = indexed_spec, allow_hyphen_values = true)]
     inputs: Vec<(usize, Spec)>,
     /// Where to run: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu")]
@@ -94,6 +95,13 @@ impl Bench {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         self.outputs().into_iter().try_for_each(deliver::expect_place)?;
+        if let Some((index, _)) =
+            self.inputs.iter().enumerate().find_map(|(i, (index, spec))| {
+                self.inputs[..i].iter().any(|(before, _)| before == index).then_some((index, spec))
+            })
+        {
+            return Err(Failure::usage(format!("input {index} is described twice")));
+        }
         if is_package(&self.model) {
             return self.run_package();
         }
@@ -105,7 +113,7 @@ impl Bench {
         drop(progress);
         let weights = if random { "random weights" } else { "weights of the model" };
         let (table, cold) = (comparison.table(self.top), cold_start_line(&cold_start));
-        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", table.trim_end(), self.seed));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", table.trim_end(), self.seed))?;
         if let Some(path) = &self.json {
             document::write(path, &comparison, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
         }

@@ -1,7 +1,7 @@
 //! `eglu compile`: a package that runs with no compiler.
 
 use super::{differentiate::Differentiate, model};
-use crate::{failure::Failure, screen::show};
+use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu::{
     ahead::{self, Architecture, Model},
@@ -66,11 +66,14 @@ impl Compile {
                 architectures.push(arch);
             }
         }
+        deliver::expect_place(&self.output)?;
+        let progress = Progress::new();
+        let phases = progress.phases();
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let pipeline = self.differentiate.before(pipeline);
         let mut models = vec![];
         for path in &self.models {
-            let mut imported = model::load(path)?;
+            let mut imported = phases.time("import", || model::load(path))?;
             if let Some(weights) = &self.weights {
                 model::add_weights(&mut imported, weights)?;
             }
@@ -87,17 +90,17 @@ impl Compile {
             return Err(Failure::usage(format!("two models are called `{}`", graph.name))
                 .help("rename one of the files: their names tell the programs of a package apart"));
         }
-        let programs = ahead::compile(&models, &architectures, &pipeline)?;
+        let programs = ahead::compile_in_phases(&models, &architectures, &pipeline, &phases)?;
         let draft = Draft { programs, refer_to_weights: self.refer_to_weights };
         draft.write(&self.output)?;
+        drop(progress);
         let bytes = std::fs::metadata(&self.output).map_or(0, |metadata| metadata.len());
         let mut text = format!("{}: {bytes} bytes\n", self.output.display());
         match draft.programs.len() {
             0..=8 => draft.programs.iter().for_each(|program| text += &summary(program)),
             count => text += &format!("{count} programs; `eglu inspect` lists them\n"),
         }
-        show(&text);
-        Ok(())
+        show(&text)
     }
 }
 

@@ -12,7 +12,7 @@ pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {
 
 /// The built-in profile of that name, or that of a device of this machine (`cuda`, `cuda:N`).
 pub fn profile_named(name: &str) -> Result<DeviceProfile, Failure> {
-    if let Some(profile) = DeviceProfile::named(name) {
+    if let Some(profile) = DeviceProfile::named(&name.to_ascii_lowercase()) {
         return Ok(profile.clone());
     }
     match name.parse() {

@@ -1,11 +1,11 @@
 //! `eglu emit`: CUDA sources and cubins.
 
 use super::{device, differentiate::Differentiate, launches, model};
-use crate::{deliver, failure::Failure, screen::show};
+use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::{cuda::emit, lower};
 use eglu_passes::Pipeline;
-use eglu_runtime::cuda::compile;
+use eglu_runtime::cuda::compile_in_phases;
 use std::path::PathBuf;
 
 /// Writes the CUDA sources and cubins of the optimised model into one folder, which appears whole or not at all.
@@ -36,10 +36,14 @@ impl Emit {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let target = device::target_named(&self.arch)?;
-        let imported = model::load(&self.model)?;
+        deliver::expect_folder(&self.output, is_own)?;
+        let progress = Progress::new();
+        let phases = progress.phases();
+        let imported = phases.time("import", || model::load(&self.model))?;
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let options = self.differentiate.options(&imported, target.profile().clone());
-        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
+        let pipeline = self.differentiate.before(pipeline);
+        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
         let mut files = vec![
             ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),
@@ -49,21 +53,25 @@ impl Emit {
             files.push((format!("{}.cu", module.name), module.source.clone().into_bytes()));
         }
         if !self.sources_only {
-            let cubins = compile(&plan.modules, &self.arch)?;
+            let cubins = compile_in_phases(&plan.modules, &self.arch, &phases)?;
             for (module, cubin) in plan.modules.iter().zip(&cubins) {
                 files.push((format!("{}.cubin", module.name), cubin.image.to_vec()));
             }
         }
-        deliver::folder(&self.output, &files, |name| {
-            ["launches.txt", "launches.json"].contains(&name) || name.ends_with(".cu") || name.ends_with(".cubin")
-        })?;
+        drop(progress);
+        deliver::folder(&self.output, &files, is_own)?;
         let cubins = if self.sources_only { "no cubins" } else { "a cubin for each" };
         show(&format!(
             "{}: {} launches of kernels in {} sources, {cubins}\n",
             self.output.display(),
             plan.launches.len(),
             plan.modules.len()
-        ));
+        ))?;
         Ok(())
     }
+}
+
+/// True for the names of files that this command writes.
+fn is_own(name: &str) -> bool {
+    ["launches.txt", "launches.json"].contains(&name) || name.ends_with(".cu") || name.ends_with(".cubin")
 }

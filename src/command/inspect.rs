@@ -48,7 +48,7 @@ impl Inspect {
             Format::Dot => draw::dot(&imported.graph),
             Format::Mermaid => draw::mermaid(&imported.graph),
         };
-        show(&text);
+        show(&text)?;
         Ok(())
     }
 }
@@ -124,7 +124,7 @@ impl Summary {
     fn to_text(&self) -> String {
         let torch =
             if self.torch.is_empty() { String::new() } else { format!(", PyTorch {}, schema {}", self.torch, self.schema) };
-        let mut text = format!("{}: {} nodes{torch}\n", self.model, self.nodes);
+        let mut text = format!("{}: {}{torch}\n", self.model, super::counted(self.nodes, "node"));
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             text += &format!("\n{title}\n");
             for (i, port) in ports.iter().enumerate() {

@@ -28,21 +28,15 @@ MODEL is a torch.export archive (.pt2) or a graph in eglu's own JSON (.json); ru
 
 Exit codes: 0 success, 1 the model or the data is at fault or results differ, 2 bad usage, 3 the environment lacks something.";
 
+/// What each does is told where its options are; a text here would hide that one.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show a model: signature, dims, weights and operators
     Inspect(inspect::Inspect),
-    /// Optimise a model and show what was fused, and what was refused and why
     Optimize(optimize::Optimize),
-    /// Write the CUDA sources and cubins of the optimised model
     Emit(emit::Emit),
-    /// Compile models ahead of time into a package that runs with no compiler
     Compile(compile::Compile),
-    /// Run a model, and compare its results with a reference
     Run(run::Run),
-    /// Measure the fused model beside the unfused one
     Bench(bench::Bench),
-    /// Show what this machine has and lacks: driver, devices, NVRTC
     Doctor(doctor::Doctor),
 }
 
@@ -65,6 +59,11 @@ impl Eglu {
 fn json(value: &impl serde::Serialize) -> String {
     // Only maps with keys that are not text, and failing `Serialize` implementations, have no JSON; reports have neither.
     serde_json::to_string_pretty(value).map_or_else(|error| unreachable!("a report without JSON: {error}"), |text| text + "\n")
+}
+
+/// A number of things, in words: `1 input`, `2 inputs`.
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The name by which a unit variant travels in JSON.

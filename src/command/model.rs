@@ -15,11 +15,23 @@ use std::path::Path;
 
 /// Imports a model. The archive stays mapped as long as its weights live.
 pub fn load(path: &Path) -> Result<Imported, Failure> {
+    expect_file(path)?;
     import(path).map_err(|cause| Failure::data(format!("cannot import `{}`", path.display())).because(cause))
+}
+
+/// Refuses what is no file; files are mapped into memory, which folders and devices cannot be.
+fn expect_file(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path) {
+        Ok(data) if data.is_dir() => Err(Failure::data(format!("`{}` is a folder, not a file", path.display()))),
+        Ok(data) if !data.is_file() => Err(Failure::data(format!("`{}` is a device or a pipe, not a file", path.display()))
+            .help("copy its contents into a file")),
+        _ => Ok(()),
+    }
 }
 
 /// Adds the tensors of a `.safetensors` file to the model's own weights, by fully qualified name.
 pub fn add_weights(imported: &mut Imported, path: &Path) -> Result<(), Failure> {
+    expect_file(path)?;
     let more = Weights::from_safetensors(path)
         .map_err(|cause| Failure::data(format!("cannot read the weights in `{}`", path.display())).because(cause))?;
     imported.weights.extend(more);
@@ -58,6 +70,7 @@ pub fn package_weights(program: &ProgramInfo<'_>, more: Option<&Path>) -> Result
 
 /// The tensors of a `.safetensors` file.
 pub fn tensors(path: &Path) -> Result<IndexMap<String, Tensor>, Failure> {
+    expect_file(path)?;
     read_tensors(path).map_err(|cause| Failure::data(format!("cannot read `{}`", path.display())).because(cause))
 }
 

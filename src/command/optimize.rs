@@ -4,7 +4,8 @@ use super::{device, differentiate::Differentiate, model};
 use crate::{
     deliver,
     failure::Failure,
-    screen::show,
+    progress::Progress,
+    screen::{Screen, show},
     table::{Table, bytes},
 };
 use clap::Args;
@@ -63,10 +64,13 @@ impl Optimize {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         let form = self.output.as_deref().map(Form::of).transpose()?;
+        [&self.report, &self.output].into_iter().flatten().try_for_each(|path| deliver::expect_place(path))?;
         let profile = device::profile_named(&self.device)?;
         let pipeline = self.differentiate.before(Pipeline::parse(&self.passes)?);
+        let progress = Progress::new();
+        let phases = progress.phases();
         let start = Instant::now();
-        let imported = model::load(&self.model)?;
+        let imported = phases.time("import", || model::load(&self.model))?;
         let import_time = start.elapsed();
         let print = match (self.print_after_all, self.print_changed) {
             (true, _) => PrintAfter::All,
@@ -77,7 +81,10 @@ impl Optimize {
         let unfused = if pipeline.differentiates() { Pipeline::unfused().differentiated() } else { Pipeline::unfused() };
         let unfused = kernels(&lower(&unfused.run(imported.graph.clone(), &options)?.graph)?, &profile)?;
         options.print = print;
-        let mut optimized = pipeline.run_printing(imported.graph, &options, &mut std::io::stdout())?;
+        // Where graphs are printed meanwhile, a line that comes and goes would stand between them.
+        let progress = (print == PrintAfter::Never).then_some(progress);
+        let mut optimized = phases.time("passes", || pipeline.run_printing(imported.graph, &options, &mut Screen))?;
+        drop(progress);
         optimized.report.add_time("import", import_time);
         let start = Instant::now();
         optimized.report.kernels = kernels(&lower(&optimized.graph)?, &profile)?;
@@ -88,12 +95,12 @@ impl Optimize {
                 Failure::usage(format!("neither `{}` nor the optimised graph has a node called `{name}`", optimized.graph.name))
                     .help("`eglu inspect MODEL --format dot` shows the names of all nodes")
             })?;
-            show(&story);
+            show(&story)?;
         } else {
-            show(&summary(&optimized, unfused, &profile));
+            show(&summary(&optimized, unfused, &profile))?;
         }
         if self.time_passes {
-            show(&times(&optimized.report));
+            show(&times(&optimized.report))?;
         }
         if self.certify {
             certified(&optimized, &|name| imported.weights.get(name).ok())?;
@@ -121,7 +128,7 @@ enum Form {
 
 impl Form {
     fn of(path: &Path) -> Result<Form, Failure> {
-        match path.extension().and_then(|extension| extension.to_str()) {
+        match path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase).as_deref() {
             Some("json") => Ok(Form::Json),
             Some("txt") => Ok(Form::Text),
             _ => Err(Failure::usage(format!("`{}` names no form of a graph", path.display()))
@@ -188,14 +195,14 @@ fn certified(optimized: &Optimized, weights: &dyn Fn(&str) -> Option<Tensor>) ->
     let certificate = certify(optimized.report.before(), &optimized.graph, weights, 0)
         .map_err(|cause| Failure::data("the graphs cannot be evaluated for certification").because(cause))?;
     let sizes: Vec<String> = certificate.sizes.iter().map(|(name, value)| format!(" {name}={value}")).collect();
-    show(&format!("\ncertified on random inputs{}, largest difference over largest value\n", sizes.concat()));
+    show(&format!("\ncertified on random inputs{}, largest difference over largest value\n", sizes.concat()))?;
     let mut table = Table::new(["", "node", "error"]);
     for (kind, deviations) in [("fused", &certificate.nodes), ("output", &certificate.outputs)] {
         for deviation in deviations {
             table.row([kind.to_owned(), deviation.name.to_string(), format!("{:.2e}", deviation.error)]);
         }
     }
-    show(&table.to_string());
+    show(&table.to_string())?;
     let outputs = optimized.graph.outputs().iter().map(|output| optimized.graph.ty(output.value).dtype);
     let bound = |dtype| match tolerance(dtype) {
         Tolerance::Relative(bound) => bound,

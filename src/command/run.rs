@@ -1,13 +1,13 @@
 //! `eglu run`: results of a model, compared with a reference.
 
 use super::{differentiate::Differentiate, model};
-use crate::{failure::Failure, screen::show};
+use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
 use eglu_ir::{DType, Tensor, graph::OutputKind, import::reference::write_tensors};
 use eglu_passes::Pipeline;
 use eglu_runtime::{
-    Device, Executable, Package,
+    Device, Executable, Package, Phases,
     compare::{Tolerance, compare_all},
     package::is_package,
 };
@@ -54,16 +54,21 @@ pub struct Run {
 impl Run {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
+        self.outputs.as_deref().map_or(Ok(()), deliver::expect_place)?;
+        let progress = Progress::new();
+        let phases = progress.phases();
         let (executable, inputs) = match is_package(&self.model) {
-            true => self.load_package()?,
-            false => self.load_model()?,
+            true => self.load_package(&phases)?,
+            false => self.load_model(&phases)?,
         };
         let expected = self.expect.as_deref().map(model::tensors).transpose()?;
         let kinds: Vec<OutputKind> = executable.plan().outputs.iter().map(|output| output.kind.clone()).collect();
-        if self.memory {
-            show(&executable.memory(&inputs)?.to_string());
+        let memory = self.memory.then(|| executable.memory(&inputs)).transpose()?;
+        let results = phases.time("run", || executable.run(&inputs))?;
+        drop(progress);
+        if let Some(memory) = memory {
+            show(&memory.to_string())?;
         }
-        let results = executable.run(&inputs)?;
         let results: Vec<Tensor> = results.into_iter().zip(kinds).filter(|(_, kind)| is_users(kind)).map(|(t, _)| t).collect();
 
         if let Some(path) = &self.outputs {
@@ -75,18 +80,18 @@ impl Run {
             (Some(path), Some(expected)) => judge(&results, &expected, &path),
             _ => {
                 for (i, tensor) in results.iter().enumerate() {
-                    show(&format!("output.{i}  {}\n", tensor.ty()));
+                    show(&format!("output.{i}  {}\n", tensor.ty()))?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn load_model(&self) -> Result<(Executable, Vec<Tensor>), Failure> {
+    fn load_model(&self, phases: &Phases) -> Result<(Executable, Vec<Tensor>), Failure> {
         if self.program.is_some() {
             return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
         }
-        let mut imported = model::load(&self.model)?;
+        let mut imported = phases.time("import", || model::load(&self.model))?;
         if let Some(weights) = &self.weights {
             model::add_weights(&mut imported, weights)?;
         }
@@ -94,15 +99,16 @@ impl Run {
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let profile = super::device::profile_of(self.device)?;
         let options = self.differentiate.options(&imported, profile);
-        let optimized = self.differentiate.before(pipeline).run(imported.graph, &options)?;
+        let pipeline = self.differentiate.before(pipeline);
+        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
         let graph = &optimized.graph;
         let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
         let inputs = self.read_inputs(&graph.name, &wanted)?;
-        let executable = Executable::load(lower(&optimized.graph)?, &imported.weights, &self.device)?;
+        let executable = Executable::load_in_phases(lower(&optimized.graph)?, &imported.weights, &self.device, phases)?;
         Ok((executable, inputs))
     }
 
-    fn load_package(&self) -> Result<(Executable, Vec<Tensor>), Failure> {
+    fn load_package(&self, phases: &Phases) -> Result<(Executable, Vec<Tensor>), Failure> {
         if self.no_fuse {
             return Err(Failure::usage("--no-fuse cannot change a package, whose plans are made")
                 .help("compile the model again with --no-fuse"));
@@ -111,7 +117,7 @@ impl Run {
         let package = Package::open(&self.model)?;
         let program = package.program(self.program.as_deref())?;
         let weights = model::package_weights(&program, self.weights.as_deref())?;
-        let executable = program.load(&weights, &self.device)?;
+        let executable = program.load_in_phases(&weights, &self.device, phases)?;
         let wanted: Vec<DType> = executable.plan().inputs.iter().map(|input| input.ty.dtype).collect();
         let inputs = self.read_inputs(program.name(), &wanted)?;
         Ok((executable, inputs))
@@ -121,9 +127,10 @@ impl Run {
         match &self.inputs {
             Some(path) => Ok(model::as_declared(model::numbered(path, "input")?, wanted)),
             None if wanted.is_empty() => Ok(Vec::new()),
-            None => Err(Failure::usage(format!("`{name}` takes {} inputs, and none are given", wanted.len())).help(
-                "give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own",
-            )),
+            None => Err(Failure::usage(format!("`{name}` takes {}, and none is given", super::counted(wanted.len(), "input")))
+                .help(
+                    "give them with --inputs IO.safetensors, as the tensors `input.0`, `input.1`, …; `eglu bench` draws its own",
+                )),
         }
     }
 }
@@ -148,7 +155,7 @@ fn judge(results: &[Tensor], expected: &IndexMap<String, Tensor>, path: &Path) -
             difference.name,
             out.ty(),
             difference.relative
-        ));
+        ))?;
     }
     match differences.iter().filter(|difference| !difference.within).count() {
         0 => Ok(()),

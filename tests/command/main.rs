@@ -8,6 +8,7 @@ mod cache;
 mod call;
 mod emit;
 mod golden;
+mod odd;
 mod optimize;
 mod package;
 mod page;

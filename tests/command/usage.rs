@@ -8,8 +8,18 @@ fn help_names_every_subcommand_and_the_exit_codes() {
     for word in ["inspect", "optimize", "emit", "run", "bench", "doctor", "Exit codes"] {
         assert!(help.contains(word), "{word}");
     }
-    for command in ["inspect", "optimize", "emit", "run", "bench", "doctor"] {
+    for command in ["inspect", "optimize", "emit", "run", "bench", "compile", "doctor"] {
         assert!(!eglu([command, "--help"]).success().stdout.is_empty());
+    }
+    // What a subcommand takes and gives is told by its own help, not only what it is for.
+    for (command, words) in [
+        ("run", ["input.0", "tolerance", "exit code 1"]),
+        ("bench", ["medians", "eager mode", "--trace"]),
+        ("inspect", ["after import", "refused", "mermaid"]),
+        ("doctor", ["cold start", "reference evaluator", "--no-run"]),
+    ] {
+        let help = eglu([command, "--help"]).success().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.iter().all(|word| help.contains(word)), "{help}");
     }
 }
 

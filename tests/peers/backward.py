@@ -8,10 +8,9 @@ Both compute the gradients of x, the scores and every matrix and bias; eglu the 
 are ‖gradient − reference‖ / ‖reference‖ against float64, over whole experts and whole tokens picked at random. Memory is the peak of a
 step: weights, inputs, gradients and everything between.
 """
-import statistics
 import sys
-import time
 
+import timing
 import torch
 from experts import CASES, SIZES, Experts
 from plans import Plan
@@ -70,26 +69,6 @@ def errors(grads, wanted, experts, tokens):
     return {key: one(key) for key in wanted}
 
 
-def measure(calls, seconds):
-    """Median, least and most of each call in ms, in turns."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for call in calls.values():
-        for _ in range(2):
-            call()
-    torch.cuda.synchronize()
-    times, begin = {key: [] for key in calls}, time.monotonic()
-    while min(map(len, times.values())) < 5 or time.monotonic() - begin < seconds and len(times[next(iter(times))]) < 30:
-        for key, call in calls.items():
-            flush.zero_()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            times[key].append(start.elapsed_time(end))
-    return {key: (statistics.median(ms), min(ms), max(ms)) for key, ms in times.items()}
-
-
 def peak_gb(call):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -137,7 +116,7 @@ def one(folder, case, with_compile, with_each):
     del ours, theirs, exact
 
     calls["eglu"] = plan.run
-    times = measure(calls, 1.0)
+    times = timing.in_turns(calls, warm_up=2, repeats=5, most=30, seconds=1.0)
     rows, parameters = tokens * top_k, sum(parameter.numel() for parameter in block.parameters())
     moved = 2 * (3 * parameters + rows * (4 * hidden + 6 * inner))
     floor = 1e3 * max(18 * rows * hidden * inner / FLOPS, moved / BYTES)

@@ -34,26 +34,35 @@ def flush(clean=False):
         _flush.zero_()
 
 
-def measure(call, warm_up=5, repeats=30, seconds=0.0, clean=False, wait=True):
-    """The time of `call` on the device from a cold cache, over `repeats` calls at least and for `seconds` at least.
+def measure(call, **how):
+    """The time of one call; `how` as for `in_turns`."""
+    return in_turns({None: call}, **how)[None]
 
-    `wait`: each call is waited for, as a caller would; without it the host runs ahead, and the time of a short kernel is its own.
+
+def in_turns(calls, warm_up=5, repeats=30, most=None, seconds=0.0, clean=False, wait=True):
+    """The times on the device of several calls by name, from a cold cache, in turns, so that a drift of the clock meets all of them.
+
+    Each is called `repeats` times at least, and on for `seconds`, but `most` times at most. `wait`: each call is waited for, as a caller would;
+    without it the host runs ahead, and the time of a short kernel is its own.
     """
-    for _ in range(warm_up):
-        call()
-    events, begin = [], time.monotonic()
-    while len(events) < repeats or time.monotonic() - begin < seconds:
-        flush(clean)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        if wait:
-            torch.cuda.synchronize()
-        events.append((start, end))
+    for call in calls.values():
+        for _ in range(warm_up):
+            call()
+    events, begin, rounds = {name: [] for name in calls}, time.monotonic(), 0
+    while rounds < repeats or (time.monotonic() - begin < seconds and (most is None or rounds < most)):
+        rounds += 1
+        for name, call in calls.items():
+            flush(clean)
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            call()
+            end.record()
+            if wait:
+                torch.cuda.synchronize()
+            events[name].append((start, end))
     torch.cuda.synchronize()
-    times = [start.elapsed_time(end) for start, end in events]
-    return Spread(statistics.median(times), min(times), max(times))
+    times = {name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()}
+    return {name: Spread(statistics.median(ms), min(ms), max(ms)) for name, ms in times.items()}
 
 
 def bench(command, model, *options):

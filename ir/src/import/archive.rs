@@ -62,8 +62,12 @@ impl Archive {
             unsafe { Mmap::map(&file) }
         });
         let map = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
-        let broken = |why: String| ImportError::Zip { path: path.into(), why };
         let map = Arc::new(map);
+        let other = !b"PK".starts_with(&map[..map.len().min(2)]);
+        let broken = |why: String| match other {
+            true => ImportError::NoArchive { path: path.into() },
+            false => ImportError::Zip { path: path.into(), why },
+        };
         // Archives begin at the start of their file. To look for another start, as for zips with something in front, would find that of a
         // zip within: sample inputs are one, and the last directory of a file that is cut short is theirs.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };

@@ -11,6 +11,8 @@ pub enum ImportError {
     Open { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
     OwnJson { path: PathBuf, source: JsonError },
+    #[error("{} is no archive of torch.export.save: it does not begin as a zip file does", path.display())]
+    NoArchive { path: PathBuf },
     #[error("{} is no complete zip archive ({why}): the file may be truncated or still being written; copy or export it again", path.display())]
     Zip { path: PathBuf, why: String },
     #[error("{} holds no program (no models/*.json): is it an archive of torch.export.save?", path.display())]

@@ -72,7 +72,8 @@ pub(super) fn sample_weights(
 /// Floats are uniform with mean 0 and a variance of one over the last extent, if there is more than one dim, so that products keep their scale.
 fn sample(ty: &TensorType, sizes: &Bindings, limit: i64, rng: &mut StdRng) -> Result<Tensor, EvalError> {
     let shape = ty.concrete(sizes)?;
-    let len: usize = shape.iter().product();
+    // Here already: a tensor that does not fit is an error, a list of numbers for it would end the process.
+    let len = Tensor::zeros(DType::F64, &shape)?.numel();
     let cast = |tensor: &Tensor| {
         let cast = eval_op(&Cast { dtype: ty.dtype }.into(), &[EvalOperand::Tensor(tensor)], &Bindings::new())?;
         cast.into_iter().next().ok_or_else(|| EvalError::Data("a cast has one result".into()))

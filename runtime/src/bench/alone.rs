@@ -1,6 +1,6 @@
 //! Measures one plan by itself: a package has no unfused one beside.
 
-use super::{Candidate, Measurement, Options, Rates, TIMELINES, report::dims_text, statistics::Spread};
+use super::{Candidate, Measurement, Options, Rates, report::dims_text, statistics::Spread, take_down};
 use crate::{Executable, RuntimeError};
 use eglu_ir::{DeviceProfile, Tensor};
 use indexmap::IndexMap;
@@ -47,9 +47,7 @@ pub fn alone(
     for _ in 0..runs.min(options.least.max(3)) {
         candidate.run_steps()?;
     }
-    for _ in 0..TIMELINES {
-        candidate.run_kernels()?;
-    }
+    take_down(std::slice::from_mut(&mut candidate), options)?;
     let host_us = candidate.host_us();
     let (fused, roofline) = candidate.report(&bindings, profile)?;
     progress(1.0);

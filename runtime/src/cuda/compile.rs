@@ -87,15 +87,20 @@ pub fn compiler() -> Result<String, CudaError> {
 /// [`compile`], timed and told of as the phase `compile`.
 pub fn compile_in_phases(modules: &[Module], arch: &str, phases: &Phases) -> Result<Vec<Cubin>, CudaError> {
     let cache = Cache::from_env(&|name| std::env::var_os(name));
-    phases.time("compile", || compile_into(modules, arch, &cache, &|done| phases.tell("compile", done, modules.len())))
+    phases.time_noting("compile", || {
+        let compiled = AtomicUsize::new(0);
+        let told = |done| phases.tell("compile", done, modules.len());
+        let cubins = compile_into(modules, arch, &cache, (&told, &compiled));
+        (cubins, format!("{} sources, {} of them compiled", modules.len(), compiled.into_inner()))
+    })
 }
 
-/// [`compile`] with another disk cache; `told` is told how many modules are done.
+/// [`compile`] with another disk cache; `told` is told how many modules are done, and `compiled` counts those that no cache had.
 pub(crate) fn compile_into(
     modules: &[Module],
     arch: &str,
     cache: &Cache,
-    told: &(dyn Fn(usize) + Sync),
+    (told, compiled): (&(dyn Fn(usize) + Sync), &AtomicUsize),
 ) -> Result<Vec<Cubin>, CudaError> {
     let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, &source_digest(module, arch))).collect();
     if let Some(cubins) = built.iter().cloned().collect() {
@@ -109,7 +114,7 @@ pub(crate) fn compile_into(
     let work = || {
         while let (at, Some(module)) = next_of(&next, modules) {
             // Each slot is taken by one thread only.
-            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, cache));
+            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, (cache, compiled)));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -130,7 +135,12 @@ fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a 
     (at, modules.get(at))
 }
 
-fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Result<Cubin, CudaError> {
+fn compile_one(
+    nvrtc: &Nvrtc,
+    module: &Module,
+    arch: &str,
+    (cache, compiled): (&Cache, &AtomicUsize),
+) -> Result<Cubin, CudaError> {
     type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
     static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
     let options = options(arch);
@@ -138,7 +148,7 @@ fn compile_one(nvrtc: &Nvrtc, module: &Module, arch: &str, cache: &Cache) -> Res
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = memory().entry(key).or_default().clone();
     // Who comes while another compiles the same source waits for that.
-    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key))).clone();
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key, compiled))).clone();
     if cubin.is_err() {
         // What failed for want of memory, say, may succeed later.
         memory().remove(&key);
@@ -151,11 +161,12 @@ fn compile_or_read(
     module: &Module,
     arch: &str,
     options: &[String],
-    (cache, key): (&Cache, &Key),
+    (cache, key, compiled): (&Cache, &Key, &AtomicUsize),
 ) -> Result<Cubin, CudaError> {
     let (log, image) = match cache.read(key) {
         Some(entry) => entry,
         None => {
+            compiled.fetch_add(1, Ordering::Relaxed);
             let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
             let failed = |log: String| CompileError {
                 module: module.name.clone(),

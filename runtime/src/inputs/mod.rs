@@ -20,6 +20,10 @@ pub enum InputError {
     Fixed { model: String },
     #[error("`--tokens` sets the one dynamic dim, but `{model}` has several ({dims}): set each with `--dim NAME=VALUE`")]
     Several { model: String, dims: String },
+    #[error("`--tokens` sets the dim that `--dim` leaves open, but `--dim` sets all of `{model}`'s: {dims}")]
+    AllSet { model: String, dims: String },
+    #[error("the dim `{name}` is set twice")]
+    Twice { name: String },
     #[error("`{model}` has no dim `{name}`; its dynamic dims: {dims}")]
     Unknown { model: String, name: String, dims: String },
     #[error("the dim `{name}` is {value}, but the graph was exported for {range}")]
@@ -49,12 +53,15 @@ pub fn sizes(plan: &Plan, tokens: Option<i64>, dims: &[(String, i64)]) -> Result
         if !plan.symbols.contains_key(name.as_str()) {
             return Err(InputError::Unknown { model: model(), name: name.clone(), dims: names() });
         }
-        bindings.insert(name.as_str().into(), *value);
+        if bindings.insert(name.as_str().into(), *value).is_some() {
+            return Err(InputError::Twice { name: name.clone() });
+        }
     }
     if let Some(tokens) = tokens {
         let mut open = plan.symbols.keys().filter(|name| !bindings.contains_key(&**name));
         match (open.next(), open.next()) {
-            (None, _) => return Err(InputError::Fixed { model: model() }),
+            (None, _) if plan.symbols.is_empty() => return Err(InputError::Fixed { model: model() }),
+            (None, _) => return Err(InputError::AllSet { model: model(), dims: names() }),
             (Some(_), Some(_)) => return Err(InputError::Several { model: model(), dims: names() }),
             (Some(name), None) => bindings.insert(name.clone(), tokens),
         };
@@ -97,6 +104,8 @@ mod tests {
         };
         assert!(error(&[], Some(5), &[]).contains("fixed sizes"));
         assert!(error(&["batch", "tokens"], Some(5), &[]).contains("several (batch, tokens)"));
+        assert!(error(&["tokens"], Some(5), &[("tokens".into(), 5)]).contains("sets all"));
+        assert!(error(&["tokens"], None, &[("tokens".into(), 5), ("tokens".into(), 6)]).contains("twice"));
         assert!(error(&["tokens"], Some(1), &[]).contains("2 to 100"));
         assert!(error(&["tokens"], None, &[("rows".into(), 3)]).contains("no dim `rows`"));
         let both = sizes(&plan(&["batch", "tokens"]), Some(7), &[("batch".into(), 3)]).expect("sizes");

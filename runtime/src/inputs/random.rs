@@ -6,6 +6,7 @@ use eglu_ir::{
     Bindings, DType, Tensor,
     eval::{EvalOperand, eval_op},
     ops::Cast,
+    tensor::TensorError,
 };
 use indexmap::IndexMap;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -49,19 +50,18 @@ pub fn generate_within(
                 spec,
                 why: why.into(),
             };
-            let numel = shape.iter().product::<usize>();
             let real = |values: Vec<f64>| cast(DType::F64, &shape, &values, input.ty.dtype, &misfit);
             let ints = |values: Vec<i64>| cast(DType::I64, &shape, &values, input.ty.dtype, &misfit);
             match spec {
-                Spec::Normal => real((0..numel).map(|_| StandardNormal.sample(&mut rng)).collect()),
-                Spec::Uniform(low, high) => real((0..numel).map(|_| rng.random_range(low..=high)).collect()),
-                Spec::RandInt(low, high) => ints((0..numel).map(|_| rng.random_range(low..high)).collect()),
+                Spec::Normal => real(draw(DType::F64, &shape, || StandardNormal.sample(&mut rng))?),
+                Spec::Uniform(low, high) => real(draw(DType::F64, &shape, || rng.random_range(low..=high))?),
+                Spec::RandInt(low, high) => ints(draw(DType::I64, &shape, || rng.random_range(low..high))?),
                 Spec::TopK(experts) => {
                     let k = shape.last().copied().unwrap_or(1);
                     if k as i64 > experts {
                         return Err(misfit(&format!("a row has {k} ids, of which only {experts} can differ")));
                     }
-                    ints(choose(&mut rng, numel.checked_div(k).unwrap_or(0), k, experts as usize, routing))
+                    ints(draw(DType::I64, &shape, choose(&mut rng, k, experts as usize, routing))?)
                 }
             }
         })
@@ -83,35 +83,47 @@ fn cast<T: eglu_ir::tensor::Element>(
     }
 }
 
-/// `k` distinct ids below `experts` for each of `rows` rows.
-fn choose(rng: &mut StdRng, rows: usize, k: usize, experts: usize, routing: Routing) -> Vec<i64> {
-    let mut ids = Vec::with_capacity(rows * k);
+/// Numbers for a tensor of this shape, or the error of one that is too large for the memory.
+fn draw<T>(dtype: DType, shape: &[usize], mut one: impl FnMut() -> T) -> Result<Vec<T>, TensorError> {
+    let too_large = || TensorError::TooLarge { dtype, shape: shape.to_vec() };
+    let numel = shape.iter().try_fold(1usize, |numel, &extent| numel.checked_mul(extent)).ok_or_else(too_large)?;
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(numel).map_err(|_| too_large())?;
+    numbers.extend((0..numel).map(|_| one()));
+    Ok(numbers)
+}
+
+/// Ids below `experts` one after the other, any `k` of a row distinct.
+fn choose(rng: &mut StdRng, k: usize, experts: usize, routing: Routing) -> impl FnMut() -> i64 {
     let mut order: Vec<i64> = (0..experts as i64).collect();
     if routing == Routing::Balanced {
         order.shuffle(rng);
-        ids.extend((0..rows * k).map(|i| order[i % experts]));
-        return ids;
     }
-    for _ in 0..rows {
-        // Partial Fisher-Yates by weight: each draw takes one of the ids left.
-        let mut left = order.clone();
-        for _ in 0..k {
-            let at = match routing {
-                Routing::Zipf => {
-                    let total: f64 = left.iter().map(|&id| 1.0 / (id + 1) as f64).sum();
-                    let mut draw = rng.random_range(0.0..total);
-                    let hit = left.iter().position(|&id| {
-                        draw -= 1.0 / (id + 1) as f64;
-                        draw < 0.0
-                    });
-                    hit.unwrap_or(left.len() - 1)
-                }
-                _ => rng.random_range(0..left.len()),
-            };
-            ids.push(left.swap_remove(at));
+    let (mut drawn, mut left) = (0, Vec::new());
+    move || {
+        let at = drawn;
+        drawn += 1;
+        if routing == Routing::Balanced {
+            return order[at % experts];
         }
+        // Partial Fisher-Yates by weight: each draw of a row takes one of the ids left.
+        if at % k.max(1) == 0 {
+            left.clone_from(&order);
+        }
+        let place = match routing {
+            Routing::Zipf => {
+                let total: f64 = left.iter().map(|&id| 1.0 / (id + 1) as f64).sum();
+                let mut draw = rng.random_range(0.0..total);
+                let hit = left.iter().position(|&id| {
+                    draw -= 1.0 / (id + 1) as f64;
+                    draw < 0.0
+                });
+                hit.unwrap_or(left.len() - 1)
+            }
+            _ => rng.random_range(0..left.len()),
+        };
+        left.swap_remove(place)
     }
-    ids
 }
 
 #[cfg(test)]
@@ -121,7 +133,9 @@ mod tests {
     #[test]
     fn rows_hold_distinct_experts() {
         for routing in [Routing::Uniform, Routing::Zipf, Routing::Balanced] {
-            let ids = choose(&mut StdRng::seed_from_u64(1), 800, 2, 8, routing);
+            let mut rng = StdRng::seed_from_u64(1);
+            let mut next = choose(&mut rng, 2, 8, routing);
+            let ids: Vec<i64> = (0..1600).map(|_| next()).collect();
             assert!(ids.chunks(2).all(|row| row[0] != row[1] && row.iter().all(|id| (0..8).contains(id))));
             let count = |id: i64| ids.iter().filter(|&&other| other == id).count();
             let counts: Vec<usize> = (0..8).map(count).collect();

@@ -18,6 +18,9 @@ pub enum Spec {
 // Bounds are never NaN: parsing refuses it.
 impl Eq for Spec {}
 
+/// More experts than any model has; their numbers are held in a list.
+const MOST_EXPERTS: i64 = 1 << 20;
+
 /// How often each expert is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Routing {
@@ -36,6 +39,10 @@ pub enum Routing {
 pub enum SpecError {
     #[error("`{0}` describes no contents: give `normal`, `uniform:LO:HI`, `randint:LO:HI` or `topk:E`")]
     Spec(String),
+    #[error("`{0}` asks for more than {MOST_EXPERTS} experts")]
+    Experts(String),
+    #[error("`{0}` has no numbers: LO must be below HI")]
+    Empty(String),
     #[error("`{0}` is no routing: give `uniform`, `zipf` or `balanced`")]
     Routing(String),
 }
@@ -52,13 +59,17 @@ impl FromStr for Spec {
             ["normal"] => Ok(Spec::Normal),
             ["uniform", low, high] => {
                 let (low, high) = (float(low)?, float(high)?);
-                if low <= high { Ok(Spec::Uniform(low, high)) } else { Err(bad()) }
+                if low <= high { Ok(Spec::Uniform(low, high)) } else { Err(SpecError::Empty(text.into())) }
             }
             ["randint", low, high] => {
                 let (low, high) = (int(low)?, int(high)?);
-                if low < high { Ok(Spec::RandInt(low, high)) } else { Err(bad()) }
+                if low < high { Ok(Spec::RandInt(low, high)) } else { Err(SpecError::Empty(text.into())) }
             }
-            ["topk", experts] => int(experts).and_then(|e| if e > 0 { Ok(Spec::TopK(e)) } else { Err(bad()) }),
+            ["topk", experts] => match int(experts)? {
+                experts if experts > MOST_EXPERTS => Err(SpecError::Experts(text.into())),
+                experts if experts > 0 => Ok(Spec::TopK(experts)),
+                _ => Err(bad()),
+            },
             _ => Err(bad()),
         }
     }
@@ -97,7 +108,7 @@ mod tests {
         for text in ["normal", "uniform:-1:0.5", "randint:0:32000", "topk:8"] {
             assert_eq!(text.parse::<Spec>().map(|spec| spec.to_string()), Ok(text.into()));
         }
-        for bad in ["", "normal:1", "uniform:1:0", "uniform:nan:1", "randint:3:3", "topk:0", "topk", "zipf"] {
+        for bad in ["", "normal:1", "uniform:1:0", "uniform:nan:1", "randint:3:3", "topk:0", "topk", "topk:9999999999", "zipf"] {
             assert!(bad.parse::<Spec>().is_err(), "{bad}");
         }
     }

@@ -54,7 +54,7 @@ impl Bench {
         drop(progress);
         let weights = if random { "random weights" } else { "weights of the package" };
         let cold = cold_start_line(&cold_start);
-        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", result.table(self.top).trim_end(), self.seed));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", result.table(self.top).trim_end(), self.seed))?;
         if let Some(path) = &self.json {
             document::write(path, &result, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
         }

@@ -77,9 +77,9 @@ pub(super) fn show_package(path: &Path, format: Format) -> Result<(), Failure> {
     match format {
         Format::Text => {
             let programs: Vec<String> = summary.programs.iter().map(ProgramSummary::text).collect();
-            show(&format!("{}, by eglu {}\n\n{}", summary.package, summary.eglu, programs.join("\n")));
+            show(&format!("{}, by eglu {}\n\n{}", summary.package, summary.eglu, programs.join("\n")))?;
         }
-        Format::Json => show(&json(&summary)),
+        Format::Json => show(&json(&summary))?,
         Format::Dot | Format::Mermaid => {
             return Err(Failure::usage("a package has plans, and no graph to draw").help("draw the model that it was made of"));
         }
