@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! [`compile`] is [`Pipeline::standard`] and [`lower`]; with a pipeline of one's own:
+//! [`compile()`] is [`Pipeline::standard`] and [`lower()`]; with a pipeline of one's own:
 //!
 //! ```
 //! use eglu::{DeviceProfile, Graph, Options, Pipeline, lower};

@@ -43,11 +43,13 @@ pub enum CudaError {
     OutOfMemory { what: String, wanted: u64, free: u64, total: u64, ordinal: usize },
     /// A kernel broke the context.
     #[error(
-        "a kernel of `{plan}` failed: {code} ({message}); {known}. All that this process had on the device is lost: load executables anew"
+        "a kernel of `{plan}` failed: {code} ({message}); {known}. This process can use the device no more: load the model in a new one"
     )]
     Fault { plan: String, known: String, code: String, message: String },
     /// The executable lived in a context that a fault ended.
-    #[error("a kernel failed earlier and took everything on device {ordinal} with it: load the executable anew")]
+    #[error(
+        "a kernel failed earlier, and the driver lets this process use device {ordinal} no more: load the model in a new process, or on another device"
+    )]
     Lost { ordinal: usize },
     /// What a caller lends does not fit.
     #[error("{what} {why}")]
