@@ -1,10 +1,13 @@
-"""Writes a graph reduce.OP.LAYOUT.DTYPE.json, in eglu's JSON, for each reduction that reductions.py times.
+"""Writes what reductions.py times: a graph reduce.OP.LAYOUT.DTYPE.json, in eglu's JSON, for each reduction, and an archive
+row.OP.DTYPE.pt2 for each row norm, for tensors of any sizes.
 
 usage: reduction_graphs.py FOLDER
 """
 import json
 import os
 import sys
+
+import torch
 
 DTYPES = ("f32", "bf16", "f16", "f64", "i8", "i32", "i64", "bool", "c64")
 
@@ -30,7 +33,43 @@ def graph(op, layout, dtype):
     return dict(format="eglu-graph", version=1, name=f"reduce.{op}.{layout}.{dtype}", symbols=ranges, nodes=nodes, outputs=outputs)
 
 
+def row(op, x):
+    """A row norm in PyTorch, over the last dim."""
+    functional = torch.nn.functional
+    return dict(
+        softmax=lambda: functional.softmax(x, -1),
+        log_softmax=lambda: functional.log_softmax(x, -1),
+        rms_norm=lambda: functional.rms_norm(x, x.shape[-1:]),
+        layer_norm=lambda: functional.layer_norm(x, x.shape[-1:]),
+        logsumexp=lambda: torch.logsumexp(x, -1),
+        var_mean=lambda: torch.var_mean(x, -1),
+    )[op]
+
+
+ROW_OPS = ("softmax", "log_softmax", "rms_norm", "layer_norm", "logsumexp", "var_mean")
+
+
+class Row(torch.nn.Module):
+    """One of them as a module."""
+
+    def __init__(self, op):
+        super().__init__()
+        self.op = op
+
+    def forward(self, x):
+        return row(self.op, x)()
+
+
+def archive(op, dtype, path):
+    """The archive of a row norm of a matrix of any sizes."""
+    dims = {0: torch.export.Dim("rows", min=2), 1: torch.export.Dim("columns", min=2)}
+    torch.export.save(torch.export.export(Row(op), (torch.randn(8, 64, dtype=dtype),), dynamic_shapes=dict(x=dims)), path)
+
+
 def main(folder):
+    for op in ROW_OPS:
+        for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+            archive(op, dtype, os.path.join(folder, f"row.{op}.{name}.pt2"))
     for op in ("sum", "mean", "prod", "amax", "amin", "argmax", "argmin"):
         for dtype in DTYPES:
             if (op == "mean" and dtype[0] in "ib") or (dtype[0] == "c" and op[0] == "a") or (dtype == "bool" and op[:3] == "arg"):

@@ -1,22 +1,27 @@
 """Times reductions and row norms in PyTorch (eager and torch.compile) and in eglu, in one run on one GPU, and prints a table.
 
-usage: reductions.py FOLDER [CASES] [SECONDS]
-  FOLDER   what `eglu emit --arch sm_90a` makes of each graph of reduction_graphs.py, and of archives row.OP.DTYPE.pt2 where there are any,
-           in a folder of that name (without the ending)
+usage: reductions.py EGLU [CASES] [SECONDS]
+  EGLU     the command, which compiles the graphs of reduction_graphs.py here; or a folder of what it made of them before
+           (`eglu emit --arch sm_90a`, each graph in a folder of its name)
   CASES    regular expression of the cases to run, such as "sum .*bf16"
   SECONDS  stop after that long (default 100)
 Every result is compared with PyTorch's. The L2 cache is filled with clean lines of other
 memory before each run; shares are of the copy bandwidth of the same run (bytes read
 and written). With COMPILE=1 torch.compile is timed beside (slow to start).
 """
+import concurrent.futures
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 
+import reduction_graphs
 import timing
 import torch
 from plans import Plan
+from reduction_graphs import row
 
 DTYPES = dict(
     f32=torch.float32, bf16=torch.bfloat16, f16=torch.float16, f64=torch.float64, i8=torch.int8, i32=torch.int32, i64=torch.int64,
@@ -35,19 +40,6 @@ def reference(op, x, layout):
     if dim is None:
         return lambda: call(x, dim=tuple(range(x.dim()))) if op in ("amax", "amin") else call(x)
     return lambda: call(x, dim)
-
-
-def row(op, x):
-    functional = torch.nn.functional
-    return dict(
-        softmax=lambda: functional.softmax(x, -1),
-        log_softmax=lambda: functional.log_softmax(x, -1),
-        rms_norm=lambda: functional.rms_norm(x, x.shape[-1:]),
-        layer_norm=lambda: functional.layer_norm(x, x.shape[-1:]),
-        logsumexp=lambda: torch.logsumexp(x, -1),
-        var_mean=lambda: torch.var_mean(x, -1),
-        swiglu=lambda: functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
-    )[op]
 
 
 def random(shape, dtype):
@@ -70,9 +62,35 @@ def difference(got, want):
     return float((got - want).norm() / want.norm())
 
 
+def compiled_by(command, wanted):
+    """A folder of what the command makes of the graphs of the wanted cases."""
+    folder = tempfile.mkdtemp()
+    graphs = os.path.join(folder, "graphs")
+    os.mkdir(graphs)
+    reduction_graphs.main(graphs)
+
+    def emit(file):
+        name = os.path.splitext(file)[0]
+        line = [command, "emit", os.path.join(graphs, file), "--arch", "sm_90a", "-o", os.path.join(folder, name)]
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+
+    files = [file for file in os.listdir(graphs) if any(wanted.search(label) for label, *_ in cases_of(os.path.splitext(file)[0]))]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(emit, files))
+    return folder
+
+
+def cases_of(name):
+    """The cases of a graph: what they are called, and with what they run."""
+    kind, op, *rest = name.split(".")
+    layouts = [(layout, shape) for layout, shape in SHAPES if layout == rest[0]] if kind == "reduce" else [("row", shape) for shape in ROWS]
+    for layout, shape in layouts:
+        yield f"{op} {rest[-1]} {layout} {'x'.join(map(str, shape))}", name, kind, op, layout, shape, rest[-1]
+
+
 def main():
-    folder = sys.argv[1]
     wanted = re.compile(sys.argv[2] if len(sys.argv) > 2 else ".")
+    folder = sys.argv[1] if os.path.isdir(sys.argv[1]) else compiled_by(sys.argv[1], wanted)
     stop = time.time() + float(sys.argv[3] if len(sys.argv) > 3 else 100)
     big = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     other = torch.empty_like(big)
@@ -80,18 +98,8 @@ def main():
     del big, other
     print(f"{timing.head()}, copy {copy:.2f} TB/s; shares of it, times in µs")
     print(f"{'case':42} {'floor':>8} {'eglu':>8} {'eager':>8} {'compile':>8}   eglu eager compile  error")
-    cases = []
-    for name in sorted(os.listdir(folder)):
-        kind, op, *rest = name.split(".")
-        dtype = rest[-1]
-        if kind == "reduce":
-            layouts = [(layout, shape) for layout, shape in SHAPES if layout == rest[0]]
-        else:
-            layouts = [("row", shape) for shape in ROWS]
-        for layout, shape in layouts:
-            label = f"{op} {dtype} {layout} {'x'.join(map(str, shape))}"
-            if wanted.search(label):
-                cases.append((label, name, kind, op, layout, shape, dtype))
+    names = [name for name in sorted(os.listdir(folder)) if name.split(".")[0] in ("reduce", "row")]
+    cases = [case for name in names for case in cases_of(name) if wanted.search(case[0])]
     for label, name, kind, op, layout, shape, dtype in cases:
         if time.time() > stop:
             print("out of time at", label)
@@ -115,7 +123,7 @@ def one(folder, label, name, kind, op, layout, shape, dtype, copy):
         torch._dynamo.reset()
         fast = torch.compile(call, dynamic=False)
         compiled = median_us(fast)
-    dims = dict(s77=x.shape[0], mid=x.shape[1], s27=x.shape[-1], _s27=x.shape[-1] // 2)
+    dims = dict(s77=x.shape[0], mid=x.shape[1], s27=x.shape[-1])
     plan = Plan(os.path.join(folder, name), [x], {}, dims)
     plan.poison()
     plan.run()

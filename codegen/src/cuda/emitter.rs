@@ -42,13 +42,22 @@ impl Target {
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
     let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
     let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
-    let mut emitter =
-        Emitter { out, sources, names, orders: Vec::new(), ordered: gemm::ordered_buffers(plan), target, index: 0, when };
+    let mut emitter = Emitter {
+        out,
+        sources,
+        names,
+        orders: Vec::new(),
+        ordered: gemm::ordered_buffers(plan),
+        widened: gemm::Widened::find(plan),
+        target,
+        index: 0,
+        when,
+    };
     let pairs = reduce::Pairs::find(plan);
     for (index, step) in plan.steps.iter().enumerate() {
         // Nothing is there to compute, even where it is not defined: extremes of no complex numbers.
         let is_empty = step.outputs.iter().all(|output| elements(output).is(0));
-        if pairs.waits(index) || is_empty {
+        if pairs.waits(index) || emitter.widened.spares(index) || is_empty {
             continue;
         }
         emitter.index = index;
@@ -70,6 +79,7 @@ pub(super) struct Emitter {
     pub orders: Vec<gemm::Order>,
     /// Buffers whose rows lie in expert order.
     ordered: HashSet<BufferId>,
+    widened: gemm::Widened,
     pub target: Target,
     index: usize,
     /// 1 where the launches emitted now are to run, else 0.
@@ -122,6 +132,11 @@ impl Emitter {
     /// True if the tensor's rows lie in expert order, not where their ids stand.
     pub fn is_ordered(&self, tensor: &TensorRef) -> bool {
         self.ordered.contains(&tensor.buffer)
+    }
+
+    /// The operands of this step's product as they were before they were widened for it.
+    pub fn unwidened(&self) -> Option<[TensorRef; 2]> {
+        self.widened.operands(self.index).cloned()
     }
 
     /// Emits launches that run only where `when` is 1; it is 0 elsewhere.

@@ -118,7 +118,17 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
 fn in_any_order(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
     match (walk.goes_across(chain), few::fits(chain, walk)) {
         (true, Some(sizes)) => few::emit(emitter, chain, walk, sizes),
-        (true, None) => columns::emit(emitter, chain, walk),
+        (true, None) => {
+            let length = numel(&walk.reduced.shape);
+            let most = length.as_const().unwrap_or(i64::MAX);
+            if most < i64::MAX || !chain.holds_positions() {
+                return columns::emit(emitter, chain, walk, most);
+            }
+            // Positions take 32 bits where that is enough.
+            let short = i64::from(i32::MAX);
+            emitter.only(walk::at_most(&length, short), |emitter| columns::emit(emitter, chain, walk, short))?;
+            emitter.only(walk::more_than(&length, short), |emitter| columns::emit(emitter, chain, walk, most))
+        }
         (false, _) => forms::emit(emitter, chain, &Walk::along_lines(chain)),
     }
 }

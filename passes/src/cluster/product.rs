@@ -22,9 +22,15 @@ use eglu_ir::{
     ops::{Cat, Pointwise, Reshape, Slice},
 };
 use rustc_hash::FxHashSet;
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// More instructions than these are not computed a second time.
 const AGAIN: usize = 32;
+
+/// More nodes than these do not join one kernel.
+const MOST: usize = 64;
+/// So many nodes of one reader each are followed to where a dense product's value is read twice.
+const CHAIN: usize = 24;
 
 /// What kind of product it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +154,9 @@ pub(crate) fn fuse(graph: &mut Graph, context: &Context<'_>) -> Result<bool, Gra
 fn plan(partition: &Partition<'_>, product: NodeId, parts: &Parts, context: &Context<'_>) -> Option<Plan> {
     let graph = partition.graph;
     let head = Head::of(graph, product)?;
+    if head == Head::Dense && !forks(partition, product) {
+        return None;
+    }
     let mut plan = gated(partition, head, product).unwrap_or_else(|| behind(partition, head, product, parts, context));
     if head == Head::Dense {
         folded::find(partition, &mut plan, context.profile);
@@ -161,6 +170,22 @@ fn plan(partition: &Partition<'_>, product: NodeId, parts: &Parts, context: &Con
     }
     let repeats = product_emit::repeated_rows(graph, product).is_some();
     repeats.then(|| Plan::alone(head, product))
+}
+
+/// True if more than a chain of pointwise nodes is behind a product: such a chain has a pass of its own.
+fn forks(partition: &Partition<'_>, product: NodeId) -> bool {
+    let mut at = product;
+    for _ in 0..CHAIN {
+        match partition.users(at) {
+            [next] if !partition.is_output(at) => match partition.graph.node(*next).op() {
+                _ if is_pointwise(partition.graph, *next) => at = *next,
+                Some(Op::Reduce(_) | Op::Reshape(_) | Op::Slice(_) | Op::Cat(_)) => return true,
+                _ => return false,
+            },
+            users => return !users.is_empty(),
+        }
+    }
+    false
 }
 
 /// The gating of a product's two lanes, up to what the next product reads or the graph returns.
@@ -266,16 +291,22 @@ fn pointwise_behind(partition: &Partition<'_>, seeds: &[NodeId], with: &[NodeId]
     let graph = partition.graph;
     let shape = &graph.node(seeds[0]).outputs[0].shape;
     let mut taken: Vec<NodeId> = Vec::new();
-    let first = seeds.iter().map(|&id| partition.rank(id)).min().unwrap_or(0);
-    for &id in &partition.order[first..] {
-        let depends = || operands(graph, id).any(|source| seeds.contains(&source) || taken.contains(&source));
+    let later = |id: &NodeId| Reverse((partition.rank(*id), *id));
+    let mut waiting: BinaryHeap<Reverse<(usize, NodeId)>> =
+        seeds.iter().flat_map(|&seed| partition.users(seed)).map(later).collect();
+    let mut seen: FxHashSet<NodeId> = FxHashSet::default();
+    while let Some(Reverse((_, id))) = waiting.pop() {
         let fits = partition.kind(id) == Kind::Single && is_pointwise(graph, id) && graph.node(id).outputs[0].shape == *shape;
-        if !fits || !depends() {
+        if !fits || !seen.insert(id) {
             continue;
         }
         let all: Vec<NodeId> = seeds.iter().chain(with).chain(&taken).copied().chain([id]).collect();
         if partition.is_convex(&all) {
             taken.push(id);
+            waiting.extend(partition.users(id).iter().map(later));
+        }
+        if taken.len() == MOST {
+            break;
         }
     }
     taken

@@ -79,10 +79,19 @@ pub struct Log {
     pub applied: Vec<Application>,
     /// Near-misses that were not made good by a later match of the same rule.
     pub refused: Vec<NearMiss>,
+    /// Each rule, by its index in the table, with each condition by which a match of it was refused.
+    pub declined: IndexSet<(usize, String)>,
     /// Why it ended.
     pub stop: Stop,
     /// Rounds made.
     pub rounds: usize,
+}
+
+impl Log {
+    /// Nothing happened yet.
+    pub fn new(stop: Stop) -> Log {
+        Log { applied: Vec::new(), refused: Vec::new(), declined: IndexSet::new(), stop, rounds: 0 }
+    }
 }
 
 /// Names of classes in texts: the region's nodes in each.
@@ -148,12 +157,12 @@ impl Names {
 
 /// Saturates. `values` are the classes of the region's nodes, by position.
 pub fn saturate(egraph: &mut EGraph, rules: &[Rule], values: &[Id], limits: Limits) -> Log {
-    let mut log = Log { applied: Vec::new(), refused: Vec::new(), stop: Stop::Saturated, rounds: 0 };
+    let mut log = Log::new(Stop::Saturated);
     let mut done: HashSet<(usize, usize, Id, Vec<Id>)> = HashSet::new();
     egraph.rebuild();
     loop {
         let size = egraph.total_size();
-        let (changed, refused) = round(egraph, rules, values, &mut done, &mut log.applied);
+        let (changed, refused) = round(egraph, rules, values, &mut done, &mut log);
         egraph.rebuild();
         log.rounds += 1;
         log.refused = refused;
@@ -169,7 +178,9 @@ pub fn saturate(egraph: &mut EGraph, rules: &[Rule], values: &[Id], limits: Limi
             break;
         }
     }
-    log.refused.extend(near_misses(egraph, rules, values));
+    let missed = near_misses(egraph, rules, values);
+    log.declined.extend(missed.iter().map(|miss| (miss.rule, miss.condition.clone())));
+    log.refused.extend(missed);
     let fired: HashSet<(usize, usize)> =
         log.applied.iter().flat_map(|applied| applied.nodes.iter().map(|&node| (applied.rule, node))).collect();
     log.refused.retain(|miss| !miss.nodes.iter().any(|&node| fired.contains(&(miss.rule, node))));
@@ -182,7 +193,7 @@ fn round(
     rules: &[Rule],
     values: &[Id],
     done: &mut HashSet<(usize, usize, Id, Vec<Id>)>,
-    applied: &mut Vec<Application>,
+    log: &mut Log,
 ) -> (bool, Vec<NearMiss>) {
     let names = Names::new(egraph, values);
     let mut matches: Vec<(usize, usize, Id, Subst)> = Vec::new();
@@ -217,14 +228,17 @@ fn round(
                 egraph.union(class, built);
                 changed = true;
                 let numerics = rule.numerics;
-                applied.push(Application { rule: r, numerics, nodes, class, built: made, before, after, assumed });
+                log.applied.push(Application { rule: r, numerics, nodes, class, built: made, before, after, assumed });
             }
             Err(refusal) if rule.fuses => {
                 let term = names.fill(egraph, &rule.patterns[p], &subst);
                 let nodes = names.of(egraph, class);
+                log.declined.insert((r, refusal.condition.clone()));
                 refused.insert(NearMiss { rule: r, nodes, term, condition: refusal.condition, why: refusal.why });
             }
-            Err(_) => {}
+            Err(refusal) => {
+                log.declined.insert((r, refusal.condition));
+            }
         }
     }
     (changed, refused.into_iter().collect())

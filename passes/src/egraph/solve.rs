@@ -65,7 +65,7 @@ impl Solution {
             nodes: key.calls.iter().enumerate().map(planned).collect(),
             outputs: key.outputs.clone(),
             facts,
-            log: Log { applied: Vec::new(), refused: Vec::new(), stop: Stop::Failed(why), rounds: 0 },
+            log: Log::new(Stop::Failed(why)),
             size: 0,
             before: vec![Price::default(); key.calls.len()],
             stuck: Vec::new(),

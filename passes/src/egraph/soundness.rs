@@ -33,6 +33,8 @@ pub struct Checked {
     pub differences: Vec<String>,
     /// Names of the rules that were applied, in order.
     pub fired: Vec<String>,
+    /// Names of rules with the conditions that refused matches of them, reported or not.
+    pub declined: Vec<(String, String)>,
     /// Rules, conditions and reasons of near-misses.
     pub refused: Vec<(String, String, String)>,
 }
@@ -57,6 +59,7 @@ pub fn check(
     };
     let mut checked = Checked {
         fired: log.applied.iter().map(|applied| rules[applied.rule].name.clone()).collect(),
+        declined: log.declined.iter().map(|(rule, condition)| (rules[*rule].name.clone(), condition.clone())).collect(),
         refused: log.refused.iter().cloned().map(|miss| (rules[miss.rule].name.clone(), miss.condition, miss.why)).collect(),
         differences: egraph.analysis.conflicts.clone(),
         ..Checked::default()

@@ -6,6 +6,7 @@ mod blocks;
 mod build;
 mod every_rule;
 mod fusing;
+mod mutants;
 mod near_misses;
 mod reference;
 mod regions;

@@ -53,7 +53,7 @@ impl Fold {
     }
 
     fn reduce_in<T: Number + Into<f64>>(&self, values: &[T], [rows, columns]: [usize; 2], out: Shared<'_>, size: usize) {
-        let count = if self.group > 0 { rows * (columns / self.group) } else { columns };
+        let count = columns.checked_div(self.group).map_or(columns, |groups| rows * groups);
         let ranges: Vec<Range<usize>> = (0..count).step_by(BLOCK).map(|start| start..count.min(start + BLOCK)).collect();
         ranges.into_par_iter().for_each(|range| {
             let mut states = vec![self.start(); range.len()];

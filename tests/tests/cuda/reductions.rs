@@ -205,6 +205,69 @@ impl Sample {
     }
 }
 
+/// Row norms of `rows` lines of `length` elements, `skip` elements into each line of memory.
+fn norms(dtype: DType, rows: i64, length: i64, skip: i64) -> (Graph, Vec<usize>) {
+    let mut graph = Graph::new("norms");
+    let memory = [rows, length + skip];
+    let mut x: Value = graph.add_input("x", TensorType::fixed(dtype, &memory));
+    if skip > 0 {
+        let op = Slice { dim: 1, start: Dim::from(skip), end: Dim::from(skip + length), step: 1 };
+        x = graph.add_call("view", op.into(), [x.into()]).expect("fits").into();
+    }
+    let softmax = |log| Softmax { dim: 1, log, dtype };
+    let rms = RmsNorm { eps: eglu::ir::Scalar::Float(1e-5), dtype };
+    let calls = [
+        graph.add_call("softmax", softmax(false).into(), [x.into()]),
+        graph.add_call("log_softmax", softmax(true).into(), [x.into()]),
+        graph.add_call("rms_norm", rms.into(), [x.into(), Operand::None]),
+    ];
+    for call in calls {
+        graph.add_output(call.expect("fits").into(), OutputKind::User);
+    }
+    (graph, memory.map(|n| n as usize).to_vec())
+}
+
+#[test]
+fn row_norms_of_every_length() {
+    if is_missing() {
+        return;
+    }
+    // Some for each form: a few threads, a warp, blocks, a cluster, and what does not fit into it; whole and ragged lines.
+    for (length, skip) in [
+        (4, 0),
+        (9, 1),
+        (64, 0),
+        (250, 3),
+        (1024, 0),
+        (2050, 0),
+        (4099, 5),
+        (8192, 0),
+        (16384, 0),
+        (50_001, 2),
+        (131_072, 0),
+        (300_000, 1),
+    ] {
+        for dtype in [DType::F32, DType::Bf16] {
+            // Warps, blocks and clusters each take several lines.
+            let rows = match length {
+                ..2000 => 4000,
+                ..5000 => 701,
+                ..20_000 => 300,
+                _ => 20,
+            };
+            let (graph, memory) = norms(dtype, rows, length, skip);
+            let input = numbers(dtype, memory.iter().product(), 7, false).reshaped(&memory);
+            let want = eval_graph(&graph, &|_| None, std::slice::from_ref(&input)).unwrap_or_else(|error| panic!("{error}"));
+            let got = run(&graph, &[input]).unwrap_or_else(|error| panic!("{length} of {dtype}: {error}"));
+            for ((got, want), output) in got.iter().zip(&want).zip(graph.outputs()) {
+                let name = &graph.node(output.value.node).name;
+                let difference = compare(name, got, want).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert!(difference.within, "{length} + {skip} of {dtype}: {difference:?}");
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 12, ..ProptestConfig::default() })]
     #[test]

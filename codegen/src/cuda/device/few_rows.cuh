@@ -59,6 +59,7 @@ struct FewRing {
                 barrier_init(queue_full(q), 1);
                 barrier_init(queue_empty(q), 4 + 1);
             }
+            for (int g = 0; g < S::groups; g++) barrier_init(turn(g), 4);
             barrier_init_fence();
         }
         __syncthreads();
@@ -71,6 +72,8 @@ struct FewRing {
     DEVICE u32 queue_empty(int q) const { return queue_full(S::queue) + q * 8; }
     // A unit, and how many stages come before it.
     DEVICE u32 queued(int q) const { return queue_empty(S::queue) + q * 8; }
+    // Full once for each unit that the group before has multiplied.
+    DEVICE u32 turn(int group) const { return queued(S::queue) + group * 8; }
     DEVICE void advance() {
         if (++stage == S::stages) {
             stage = 0;
@@ -195,12 +198,14 @@ using FewSums = float[64][S::rows + 1];
 // Waits for the threads of this group of consumers.
 DEVICE void few_sync() { named_barrier_sync(1 + threadIdx.x / 128, 128); }
 
-// Multiplies a unit; a group calls it.
+// Multiplies the unit at place `q` of the queue; a group calls it. Groups take their turns: a barrier of the ring tells its rounds by their
+// parity, and who came to a round before that of the group before is full would take it for one long gone.
 template <class S, class Instruction, bool across>
-DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, FewSums<S>& sums) {
+DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S>& sums) {
     float d[S::boxes][S::rows / 2];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = q % S::groups;
     int before = 0;
+    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
     for (int k = work.from; k < work.to; k += S::depth) {
         barrier_wait(ring.full(ring.stage), ring.phase);
         fence_shared_for_tensor_cores();
@@ -222,6 +227,7 @@ DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, FewSums<S>& sums
         before = ring.stage;
         ring.advance();
     }
+    if (lane == 0) barrier_arrive(ring.turn((q + 1) % S::groups));
     wgmma_wait<0>();
     if (lane == 0) barrier_arrive(ring.empty(before));
     // Whoever reads the sums of the unit before is done.
@@ -258,17 +264,13 @@ DEVICE bool few_finished(u32* done, int all) {
 
 // Every thread of a block calls it when the block is done with the counters.
 DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
-    __shared__ bool last;
-    // Of the warp that loads weights only one thread worked: a block's barrier counts warps.
+    // Of the warp that loads weights one thread alone works, and comes later than the others.
     __syncwarp();
     __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(counters.left, 1u) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (!last) return;
-    for (int i = threadIdx.x; i < plan.slots; i += blockDim.x) counters.ready[i] = 0;
-    for (int i = threadIdx.x; i < plan.downs; i += blockDim.x) counters.done[i] = 0;
-    if (threadIdx.x == 0) *counters.claimed = *counters.left = 0;
+    if (threadIdx.x > 0) return;
+    __threadfence();
+    if (atomicAdd(counters.left, 1u) != gridDim.x - 1) return;
+    for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
+    for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
+    *counters.claimed = *counters.left = 0;
 }

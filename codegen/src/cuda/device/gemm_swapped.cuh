@@ -167,6 +167,7 @@ struct SwappedTile {
             SWAPPED_CASE(8)
             SWAPPED_CASE(9)
             SWAPPED_CASE(10)
+            SWAPPED_CASE(11)
 #undef SWAPPED_CASE
         }
         for (int step = 0; step < steps; step++) {

@@ -39,19 +39,34 @@ DEVICE Pack<S, width> packed(const T (&values)[width]) {
     }
     return pack;
 }
+// In as few instructions as there are 16 bytes: left to itself, the compiler stores element by element.
 template <class T, int width>
 DEVICE void store_pack(T* to, const Pack<T, width>& pack) {
-    if constexpr (sizeof(pack) <= 16) {
+    constexpr int size = sizeof(pack), piece = size % 16 == 0 ? 16 : size % 8 == 0 ? 8 : size % 4 == 0 ? 4 : size;
+    if constexpr (piece < 4) {
         *(Pack<T, width>*)to = pack;
     } else {
-        constexpr int piece = 16 / sizeof(T);
+        const u32* words = (const u32*)&pack;
+        char* at = (char*)to;
 #pragma unroll
-        for (int i = 0; i < width; i += piece) *(Pack<T, piece>*)(to + i) = *(const Pack<T, piece>*)&pack.at[i];
+        for (int i = 0; i < size / 4; i += piece / 4) {
+            if constexpr (piece == 16)
+                asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at + 4 * i), "r"(words[i]), "r"(words[i + 1]),
+                             "r"(words[i + 2]), "r"(words[i + 3]) : "memory");
+            else if constexpr (piece == 8)
+                asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at + 4 * i), "r"(words[i]), "r"(words[i + 1]) : "memory");
+            else
+                asm volatile("st.global.b32 [%0], %1;" ::"l"(at + 4 * i), "r"(words[i]) : "memory");
+        }
     }
 }
 
 // The same value, of which the compiler knows nothing: it would move loads that one condition guards to where they are used under the same
 // condition, one after the other.
+DEVICE i32 unknown(i32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 DEVICE i64 unknown(i64 x) {
     asm volatile("" : "+l"(x));
     return x;

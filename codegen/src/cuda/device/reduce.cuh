@@ -220,23 +220,20 @@ DEVICE auto extreme_of(const Pack<S, width>& pack) {
 EXTREME_PAIRS(bf16, "bf16x2")
 EXTREME_PAIRS(f16, "f16x2")
 #undef EXTREME_PAIRS
-// Bytes, widened to pairs of 16 bits, two at a time.
+// Bytes as the upper halves of 16 bits, two at a time: the byte below each decides among equals only.
 template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, i8) { return largest ? __vmaxs2(x, y) : __vmins2(x, y); }
 template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, u8) { return largest ? __vmaxu2(x, y) : __vminu2(x, y); }
-DEVICE u32 low_bytes(u32 word, i8) { return __byte_perm(word, 0, 0x9180); }
-DEVICE u32 high_bytes(u32 word, i8) { return __byte_perm(word, 0, 0xb3a2); }
-DEVICE u32 low_bytes(u32 word, u8) { return __byte_perm(word, 0, 0x4140); }
-DEVICE u32 high_bytes(u32 word, u8) { return __byte_perm(word, 0, 0x4342); }
 template <bool largest, class S>
 DEVICE S extreme_bytes(const Pack<S, 16>& pack) {
     const u32* words = (const u32*)&pack;
-    u32 best = extreme_shorts<largest>(low_bytes(words[0], S()), high_bytes(words[0], S()), S());
+    u32 odd = words[0], even = words[0] << 8;
 #pragma unroll
     for (int i = 1; i < 4; i++) {
-        best = extreme_shorts<largest>(best, low_bytes(words[i], S()), S());
-        best = extreme_shorts<largest>(best, high_bytes(words[i], S()), S());
+        odd = extreme_shorts<largest>(odd, words[i], S());
+        even = extreme_shorts<largest>(even, words[i] << 8, S());
     }
-    return extreme<largest>((S)(u8)best, (S)(u8)(best >> 16));
+    odd = extreme_shorts<largest>(odd, even, S());
+    return extreme<largest>((S)(u8)(odd >> 8), (S)(u8)(odd >> 24));
 }
 template <bool largest> DEVICE i8 extreme_of(const Pack<i8, 16>& pack) { return extreme_bytes<largest>(pack); }
 template <bool largest> DEVICE u8 extreme_of(const Pack<u8, 16>& pack) { return extreme_bytes<largest>(pack); }

@@ -24,6 +24,9 @@ pub(super) enum Engine {
 /// Numbers of rows up to which a kernel of its own may run where the number is a symbol.
 const LIMITS: [i64; 7] = [16, 64, 128, 256, 512, 1024, 2048];
 
+/// Of products of no more columns it matters how many rows are many: large tiles may leave most multiprocessors idle.
+const NARROW: i64 = 512;
+
 /// What stands for a large number of rows.
 const MANY: i64 = 4096;
 
@@ -54,7 +57,7 @@ pub(super) fn cases(target: Target, product: &Product<'_>, walked: &Walked) -> V
         dense.chain(stream).min_by_key(|(clocks, _)| *clocks).map_or_else(|| block(Some(rows)), |(_, engine)| engine)
     };
     let large = match Dense::new(walks, lanes, 256) {
-        Some(dense) if !few_columns => Engine::Dense(dense),
+        Some(dense) if columns > NARROW => Engine::Dense(dense),
         _ => fastest(MANY),
     };
     if let Some(rows) = walked.rows.as_const() {

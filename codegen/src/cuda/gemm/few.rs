@@ -19,6 +19,7 @@ use eglu_ir::{DType, Dim, Program};
 
 /// Most tokens whose rows each thread block orders by itself, and most ids (`few_ids` in the device library).
 const TOKENS: i64 = 16;
+const FEWEST_TOKENS: i64 = 8;
 const IDS: i64 = 256;
 /// Rows of weights in a stage, and K.
 const WEIGHT_ROWS: i64 = 64;
@@ -26,6 +27,11 @@ const DEPTH: i64 = 256;
 const BOXES: u32 = 4;
 /// Where few tokens leave few units of work, K of the second projection is split into runs of about this length.
 const SPLIT_DEPTH: i64 = 2048;
+/// Up to so many rows an expert a block is a race for memory.
+const MOST_ROWS: i64 = 16;
+/// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
+/// H200, what ends a unit and begins the next takes more than two launches do.
+const HEAVY: i64 = 20 << 20;
 /// Groups of consumers.
 const GROUPS: u32 = 2;
 /// With a warp that loads weights and one that copies rows.
@@ -65,31 +71,40 @@ pub(super) struct Few {
     up: (Features, bool),
     down: bool,
     rows: u32,
+    heavy: bool,
 }
 
 impl Few {
-    /// The kernel for blocks whose experts have about `rows` rows, or why another must do.
-    pub fn choose(target: Target, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef, rows: i64) -> Result<Few, &'static str> {
+    /// The kernel for blocks whose experts have few rows, or why others must do.
+    pub fn choose(target: Target, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef) -> Result<Few, &'static str> {
         let aligned = |dim: &Dim| divisible(dim, 8);
         let rows_of_x = Strides::of_rows(x);
-        let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
-        let counters = outer.as_const().map(|outer| Dim::from(outer).ceil_div(WEIGHT_ROWS).as_const().unwrap_or(i64::MAX));
+        let (inner, outer, depth) = (&lanes[0].layout.shape[1], &down.layout.shape[1], &x.layout.shape[1]);
         if target.arch < 90 {
             return Err("the target has no warpgroup products");
         } else if !matches!(x.dtype, DType::Bf16 | DType::F16) {
             return Err("operands are not 16 bits wide");
-        } else if !rows_of_x.k.is(1) || ![rows_of_x.row, &x.layout.offset, &x.layout.shape[1], inner].into_iter().all(aligned) {
+        } else if !rows_of_x.k.is(1) || ![rows_of_x.row, &x.layout.offset, depth, inner].into_iter().all(aligned) {
             return Err("rows do not lie in multiples of 16 bytes");
-        } else if counters.is_none_or(|columns| columns > COUNTERS as i64 / 2) || inner.as_const().is_none() {
-            return Err("sizes are not known, or need more counters than there are");
+        }
+        let (Some(inner), Some(outer), Some(depth)) = (inner.as_const(), outer.as_const(), depth.as_const()) else {
+            return Err("sizes are not known");
+        };
+        if outer / WEIGHT_ROWS > COUNTERS as i64 / 2 {
+            return Err("the result has more columns than there are counters");
         }
         let (up, (_, down_across)) = (features(lanes)?, features(&[down])?);
         if up == (Features::Stacked, true) {
             return Err("two matrices with contiguous rows");
         }
+        let bytes = inner * (lanes.len() as i64 * depth + outer) * 2;
         // Twice the average holds all rows of nearly every expert, if routing is even.
-        let rows = if rows <= 16 { 32 } else { 64 };
-        Ok(Few { up, down: down_across, rows })
+        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY })
+    }
+
+    /// Whether it is the fastest, too, for about so many rows an expert and more tokens than it orders by itself.
+    pub fn is_best_for(self, rows: Option<i64>) -> bool {
+        self.heavy && rows.is_some_and(|rows| rows <= MOST_ROWS)
     }
 
     /// The same for a few tokens.
@@ -106,8 +121,7 @@ impl Few {
         match self.rows {
             8 => 6,
             16 => 5,
-            32 => 4,
-            _ => 3,
+            _ => 4,
         }
     }
 
@@ -118,16 +132,16 @@ impl Few {
 
     fn shared_bytes(self) -> u32 {
         let stage = BOXES * (64 + self.rows) * 128;
-        // Stages from a multiple of 1024 on, two barriers for each; then a queue of four units.
-        1024 + self.stages() * (stage + 16) + 4 * 24
+        // Stages from a multiple of 1024 on, two barriers for each; then a queue of four units, and a barrier for each group.
+        1024 + self.stages() * (stage + 16) + 4 * 24 + GROUPS * 8
     }
 }
 
 /// Where the kernel for few tokens runs: each of its sizes, with 1 where there are so many tokens and else 0.
 pub(super) fn few_tokens(few: Few, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
-    let most = TOKENS.min(IDS / choices);
+    let most = if few.heavy { TOKENS } else { FEWEST_TOKENS }.min(IDS / choices);
     let above = |limit: i64| Dim::min(&tokens.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
-    let beyond_8 = above(most.min(8));
+    let beyond_8 = above(most.min(FEWEST_TOKENS));
     let cases = [(few.of_tokens(8), Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
     cases.into_iter().filter(|(_, when)| most > 0 && !when.is(0)).collect()
 }
@@ -185,16 +199,17 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          for (int q = threadIdx.x / 128;; q += {GROUPS}) {{\nconst int unit = ring.next_unit(q);\n\
          if (unit >= plan.total()) break;\nconst FewUnit work = few_unit(plan, unit);\nconst RowTile slot = slots.slot(work.slot);\n\
          [[maybe_unused]] const i64 expert = slot.expert;\nif (!work.down) {{\n\
-         few_multiply<Shape, UpProduct, {}>(ring, work, sums);\n\
+         few_multiply<Shape, UpProduct, {}>(ring, work, q, sums);\n\
          for (int at = threadIdx.x % 128; at < slot.rows * {columns}; at += 128) {{\n\
          const int r = at / {columns}, c = at % {columns};\nconst i64 column = (i64)work.tile * {columns} + c;\n\
          if (column >= {i}) continue;\n{ty} result;\n{gating}{activations}[(i64)(slot.start + r) * {i} + column] = result;\n}}\n\
          few_activated(counters.ready + work.slot);\n}} else {{\n\
-         few_multiply<Shape, DownProduct, {}>(ring, work, sums);\n\
+         few_multiply<Shape, DownProduct, {}>(ring, work, q, sums);\n\
          for (int at = threadIdx.x % 128; at < slot.rows * 64; at += 128) {{\n\
          const int r = at / 64, c = at % 64;\nconst i64 column = (i64)work.tile * 64 + c;\nif (column >= {h}) continue;\n{store}}}\n}}\n\
-         }} else if (threadIdx.x == Shape::consumers) {{\n{load}few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
-         }} else if (threadIdx.x >= Shape::consumers + 32) {{\n\
+         }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
+         if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
+         // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
          few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
         few.stages(),
         kernel.dim(&split_depth),
@@ -309,4 +324,56 @@ fn call(kernel: &mut Kernel, name: &str, program: &Program, sums: Vec<String>, b
         args.push(format!("up({pointer}[{at}])"));
     }
     Ok(format!("{name}({}, result);\n", args.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Layout;
+    use eglu_ir::Bindings;
+
+    fn tensor(shape: &[i64]) -> TensorRef {
+        let layout = Layout::dense(shape.iter().map(|&n| Dim::from(n)).collect());
+        TensorRef { buffer: 0, dtype: DType::Bf16, layout }
+    }
+
+    /// The kernel for two matrices `[8, inner, outer]` and one back.
+    fn few(outer: i64, inner: i64) -> Result<Few, &'static str> {
+        let (x, gate, down) = (tensor(&[64, outer]), tensor(&[8, inner, outer]), tensor(&[8, outer, inner]));
+        Few::choose(Target { arch: 90 }, &x, &[&gate, &gate], &down)
+    }
+
+    /// Rows of the kernels that run, by themselves ordering rows, at so many tokens.
+    fn rows(few: Few, tokens: i64, choices: i64) -> Vec<u32> {
+        let bindings = Bindings::from([("t".into(), tokens)]);
+        let cases = few_tokens(few, &Dim::symbol("t"), choices).into_iter();
+        cases.filter(|(_, when)| when.eval(&bindings) == Ok(1)).map(|(few, _)| few.rows).collect()
+    }
+
+    #[test]
+    fn heavy_experts_run_in_one_launch_for_more_tokens() {
+        let (heavy, light) = (few(4096, 14336).unwrap(), few(2048, 768).unwrap());
+        let found = |few| [1, 8, 9, 16, 17].map(|tokens| rows(few, tokens, 2));
+        assert_eq!(found(heavy), [vec![8], vec![8], vec![16], vec![16], vec![]]);
+        assert_eq!(found(light), [vec![8], vec![8], vec![], vec![], vec![]]);
+        assert_eq!([Some(16), Some(17), None].map(|rows| heavy.is_best_for(rows)), [true, false, false]);
+        assert!(!light.is_best_for(Some(1)));
+        // More ids than a block has room for.
+        assert_eq!([8, 9].map(|tokens| rows(heavy, tokens, 30)), [vec![8], vec![]]);
+    }
+
+    #[test]
+    fn shared_memory_holds_the_ring_and_what_lies_beside_it() {
+        let few = few(4096, 14336).unwrap();
+        for rows in [8, 16, 32] {
+            let sums = GROUPS * 64 * (rows + 1) * 4;
+            let bytes = few.of_tokens(rows).shared_bytes() + sums + 4096;
+            assert!(bytes <= 227 << 10, "{rows}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn odd_rows_are_refused() {
+        assert!(few(4097, 768).is_err() && few(4096, 769).is_err());
+    }
 }

@@ -8,10 +8,11 @@ use eglu_ir::{DType, Dim};
 
 /// Up to so many rows a matrix, the narrow tile runs where the number of rows is a symbol.
 const FEW_ROWS: i64 = 16;
-/// Up to so many rows a matrix, a block of experts is a race for memory, too, if with wider tiles.
-const MORE_ROWS: i64 = 32;
 /// Up to so many rows a matrix, one block of Hopper's main loop takes them all.
 const BLOCK_ROWS: i64 = 160;
+
+/// Up to so many rows a matrix, two tiles of a cluster take them all; more are best taken by higher ones.
+const TILE_ROWS: i64 = 576;
 
 /// A main loop and the tile that one block computes: BM rows by BN columns of each lane. A main loop for a newer architecture is a variant
 /// here and a device file with the same `LoaderA`, `LoaderB` and `Tile`.
@@ -41,7 +42,7 @@ impl RowCount {
 
     /// [`RowCount::cases`] for rows by expert: on Hopper those that one block takes at once are told from more.
     pub fn by_expert(target: Target, dtype: DType, rows: &Dim, experts: i64) -> Vec<RowCount> {
-        RowCount::apart(if target.arch >= 90 { &[FEW_ROWS, MORE_ROWS, BLOCK_ROWS] } else { &[FEW_ROWS] }, dtype, rows, experts)
+        RowCount::apart(if target.arch >= 90 { &[FEW_ROWS, BLOCK_ROWS, TILE_ROWS] } else { &[FEW_ROWS] }, dtype, rows, experts)
     }
 
     fn apart(limits: &[i64], dtype: DType, rows: &Dim, matrices: i64) -> Vec<RowCount> {

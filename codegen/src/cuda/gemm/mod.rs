@@ -25,6 +25,7 @@ mod product;
 mod stream;
 mod swapped;
 mod wgmma;
+mod widened;
 
 pub(super) use dispatch::Order;
 pub(super) use expert_contract::expert_contract;
@@ -33,3 +34,4 @@ pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
 pub(super) use ordered::find as ordered_buffers;
 pub(super) use product::{contract, dense_glu, matmul};
+pub(super) use widened::Widened;

@@ -34,15 +34,12 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     if op.program.results.len() != 1 {
         return Err(Unsupported::new("a gating program has one result"));
     }
+    let few = Few::choose(emitter.target, x, &lanes, down).ok();
     let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        let few =
-            rows.filter(|&rows| rows <= MOST_FEW_ROWS).and_then(|rows| Few::choose(emitter.target, x, &lanes, down, rows).ok());
+        let few = few.filter(|few| few.is_best_for(rows));
         few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, rows)), Way::Few)
     });
-    let tokens = match ways[0].0 {
-        Way::Few(few) => few_tokens(few, &ids.layout.shape[0], choices),
-        Way::Products(..) => vec![],
-    };
+    let tokens = few.map_or_else(Vec::new, |few| few_tokens(few, &ids.layout.shape[0], choices));
     // So few tokens are few rows for each expert.
     ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
     ways.retain(|(_, when)| !when.is(0));
@@ -128,9 +125,6 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     }
     emitter.only(any, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
 }
-
-/// Up to so many rows an expert a block is a race for memory, which the kernel for few rows wins.
-const MOST_FEW_ROWS: i64 = 32;
 
 /// How a block runs.
 #[derive(Clone, Copy, PartialEq)]

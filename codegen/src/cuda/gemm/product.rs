@@ -36,11 +36,12 @@ pub(super) struct Product<'a> {
     pub folds: Vec<Fold>,
 }
 
-/// `a · b`.
+/// `a · b`, of what they were before they were widened if that is all that was done to them.
 pub(in super::super) fn matmul(emitter: &mut Emitter, step: &Step) -> Emit<()> {
     let (a, b) = (tensor(step, 0)?, tensor(step, 1)?);
     let program = Program::identity(a.dtype, step.outputs[0].dtype);
-    emit(emitter, step, Product::new("matmul", a.clone(), vec![transposed(b)], vec![], &program))
+    let [a, b] = emitter.unwidened().unwrap_or_else(|| [a.clone(), b.clone()]);
+    emit(emitter, step, Product::new("matmul", a, vec![transposed(&b)], vec![], &program))
 }
 
 /// Products that share `a`, with an epilogue.

@@ -72,12 +72,12 @@ impl Stage {
         }
     }
 
-    /// The C++ type of the state of reduction `i`; positions are of type `position`.
-    fn state(&self, i: usize, position: &str) -> Emit<String> {
+    /// The C++ type of the state of reduction `i`.
+    fn state(&self, i: usize) -> Emit<String> {
         let kind = self.kinds[i];
         Ok(match kind {
             _ if self.rounds(i) => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),
-            ReduceKind::Argmax | ReduceKind::Argmin => format!("{kind:?}State<{}, {position}>", ctype::opmath(self.value(i))?),
+            ReduceKind::Argmax | ReduceKind::Argmin => format!("{kind:?}State<{}, Index>", ctype::opmath(self.value(i))?),
             _ => format!("{kind:?}State<{}>", ctype::opmath(self.value(i))?),
         })
     }
@@ -129,6 +129,25 @@ impl Chain {
         self.stages.len() + usize::from(self.finish.is_some())
     }
 
+    /// True if a state holds the position of an element.
+    pub fn holds_positions(&self) -> bool {
+        let kinds = self.stages.iter().flat_map(|stage| &stage.kinds);
+        kinds.into_iter().any(|kind| matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin))
+    }
+
+    /// The registers of the largest stage's states, for lines of up to `most` elements.
+    pub fn state_registers(&self, most: i64) -> i64 {
+        let of = |stage: &Stage, i: usize| {
+            let value = stage.value(i).opmath().size() as i64 / 4;
+            match stage.kinds[i] {
+                ReduceKind::Argmax | ReduceKind::Argmin => value.max(1) + if most < 1 << 31 { 1 } else { 2 },
+                _ => value.max(1),
+            }
+        };
+        let stages = self.stages.iter().map(|stage| (0..stage.kinds.len()).map(|i| of(stage, i)).sum());
+        stages.max().unwrap_or(1)
+    }
+
     /// True if results depend on the order of elements more than rounding once does: products that every factor rounds.
     pub fn rounds(&self) -> bool {
         self.stages.iter().any(|stage| (0..stage.kinds.len()).any(|i| stage.rounds(i)))
@@ -165,18 +184,15 @@ impl Chain {
 
     /// The types and functions that kernels of the chain use, for lines of up to `most` elements.
     pub fn items(&self, most: i64) -> Emit<String> {
-        let arg = |stage: &Stage| stage.kinds.iter().any(|kind| matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin));
-        let mut text = match self.stages.iter().any(arg) {
-            true => format!("typedef {} Position;\n", if most < 1 << 31 { "i32" } else { "i64" }),
-            false => String::new(),
-        };
+        // Of a place in a line.
+        let mut text = format!("typedef {} Index;\n", if most < 1 << 31 { "i32" } else { "i64" });
         for (s, stage) in self.stages.iter().enumerate() {
             text += &program::function(&format!("prologue{s}"), &stage.prologue, Results::Opmath)?;
             text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
             let (mut fields, mut merges) = (String::new(), String::new());
             let wide = (0..stage.kinds.len()).any(|i| stage.value(i) == DType::C128);
             for i in 0..stage.kinds.len() {
-                fields += &format!("    {} s{i};\n", stage.state(i, "Position")?);
+                fields += &format!("    {} s{i};\n", stage.state(i)?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
             text += &format!(
@@ -197,7 +213,7 @@ impl Chain {
         let stage = &self.stages[s];
         for (i, kind) in stage.kinds.iter().enumerate().filter(|&(i, _)| width > 1 && stage.holds(i)) {
             let (value, stored) = (ctype::opmath(stage.value(i))?, stage.element(i).map_or(Ok("u8"), ctype::storage)?);
-            text += &format!("ArgHold<{value}, {}, Position, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
+            text += &format!("ArgHold<{value}, {}, Index, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
         }
         Ok(text)
     }

@@ -11,7 +11,7 @@ use super::{
     chain::{Chain, Source},
     walk::{Pointers, Walk, more_than, splits, widest},
 };
-use eglu_ir::{Dim, ops::ReduceKind, types::numel};
+use eglu_ir::{Dim, types::numel};
 
 /// Groups of lines and threads that share a group, of one block.
 const THREADS: [i64; 2] = [32, 8];
@@ -26,25 +26,27 @@ struct Text<'a> {
     pointers: &'a Pointers,
     /// Lines of a group.
     width: i64,
+    /// Groups are known to be complete and to start on their own size.
+    always_whole: bool,
     /// Elements of a line that a thread has under way at once.
     deep: i64,
     length: String,
 }
 
-/// Emits the kernel; `walk` goes element by element, and its innermost kept dim has neighbours in some input.
-pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
+/// Emits the kernel for lines of up to `most` elements; `walk` goes element by element, and its innermost kept dim has neighbours in some
+/// input.
+pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64) -> Emit<()> {
     let Some((inner, outer)) = walk.kept.shape.split_last() else { return Ok(()) };
     let beside = |i: usize| walk.kept.strides[i].last().is_some_and(|step| step.is(1));
     let outputs = chain.finish.as_ref().map_or(&[][..], |finish| &finish.outputs);
     let written = chain.inputs.len() + chain.lines.len();
     let moving = (0..chain.inputs.len()).filter(|&i| beside(i)).map(|i| chain.inputs[i].dtype.size());
     let width = widest(moving.chain(outputs.iter().map(|t| t.dtype.size())).collect::<Vec<_>>().into_iter());
-    let width = lines_of_thread(chain, width, walk);
+    let width = lines_of_thread(chain, width, walk, most);
     let bytes = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).max().unwrap_or(1);
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
-    let most = length.as_const().unwrap_or(i64::MAX);
     let blocks = groups.ceil_div(THREADS[0]);
     let splits = if chain.passes() == 1 {
         splits(4 * emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
@@ -56,7 +58,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
     let pointers = walk.pointers(&mut kernel, chain)?;
     let length = kernel.dim(&length);
     let (inner_name, groups_name) = (kernel.dim(inner), kernel.dim(&groups));
-    let mut text = Text { chain, walk, kernel: &mut kernel, pointers: &pointers, width, deep, length };
+    let mut text = Text { chain, walk, kernel: &mut kernel, pointers: &pointers, width, always_whole: false, deep, length };
 
     let mut body = format!(
         "const i64 at_group = (i64)blockIdx.x * {} + threadIdx.x;\nconst bool valid = at_group < {groups_name};\n\
@@ -101,12 +103,10 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
 }
 
 /// Neighbouring lines of a thread, at most `width`: every one has its states in registers, and a warp should be busy where lines are few.
-fn lines_of_thread(chain: &Chain, width: i64, walk: &Walk) -> i64 {
-    let kinds = chain.stages.iter().flat_map(|stage| &stage.kinds);
-    let words: i64 = kinds.map(|kind| if matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin) { 2 } else { 1 }).sum();
+fn lines_of_thread(chain: &Chain, width: i64, walk: &Walk, most: i64) -> i64 {
     let lines = numel(&walk.kept.shape).as_const().unwrap_or(i64::MAX);
-    let mut width = if chain.passes() > 1 { width.min(4) } else { width };
-    while width > 4 && (width * words > 16 || width * THREADS[0] > lines) {
+    let mut width = width.min(if chain.passes() > 1 { 4 } else { 8 });
+    while width > 4 && (width * chain.state_registers(most) > 16 || width * THREADS[0] > lines) {
         width /= 2;
     }
     width
@@ -125,6 +125,7 @@ impl Text<'_> {
         }
         conditions.retain(|dim| !divisible(dim, width));
         conditions.dedup();
+        self.always_whole = conditions.is_empty();
         let text: Vec<String> = conditions.iter().map(|dim| format!("{} % {width} == 0", self.kernel.dim(dim))).collect();
         Ok(format!("const bool whole = {};\n", if text.is_empty() { "true".into() } else { text.join(" && ") }))
     }
@@ -166,10 +167,10 @@ impl Text<'_> {
         }
     }
 
-    /// Loads of the elements `start`, `start + 8`, … of this pass into `h…[k]`, as many as are under way at once; those before `last` if
-    /// `partial`.
-    fn loads(&mut self, pass: usize, partial: bool) -> Emit<String> {
-        let (width, deep, [_, share]) = (self.width, self.deep, THREADS);
+    /// Loads of the elements `start`, `start + 8`, … of this pass into `h…[k]`, `deep` of them; those before `last` if `partial`. Where groups
+    /// are not `known` to be whole or not, they may be either.
+    fn loads(&mut self, pass: usize, deep: i64, known: Option<bool>, partial: bool) -> Emit<String> {
+        let (width, [_, share]) = (self.width, THREADS);
         let (split, names) = self.kernel.split("r", "j", &self.walk.reduced.shape);
         let (mut declared, mut loads) = (String::new(), String::new());
         for i in (0..self.chain.inputs.len()).filter(|&i| self.chain.reads(pass, i)) {
@@ -180,10 +181,12 @@ impl Text<'_> {
             let single = format!(
                 "{{\n#pragma unroll\nfor (int e = 0; e < {width}; e++) if (e < columns) h{i}[k].at[e] = {x}[b{i} + {offset} + e * {step}];\n}}\n"
             );
-            loads += &if self.moves(i) {
-                format!("if (whole) h{i}[k] = load_pack<{ty}, {width}>({x} + b{i} + {offset});\nelse {single}")
-            } else {
-                single
+            let group = format!("h{i}[k] = load_pack<{ty}, {width}>({x} + b{i} + {offset});\n");
+            loads += &match known {
+                _ if !self.moves(i) => single,
+                Some(true) => group,
+                Some(false) => single,
+                None => format!("if (whole) {group}else {single}"),
             };
         }
         let only = if partial { "if (r < last) " } else { "" };
@@ -194,18 +197,34 @@ impl Text<'_> {
 
     /// Adds, and the merge of the threads that share lines: each ends with the merge of all.
     fn stage(&mut self, s: usize) -> Emit<String> {
-        let (stage, width) = (&self.chain.stages[s], self.width);
-        let (deep, [across, share]) = (self.deep, THREADS);
+        let width = self.width;
+        let [across, share] = THREADS;
+        // Elements that come one by one take a register each.
+        let slow = (16 / width).clamp(1, self.deep);
+        let mut text = format!("i64 start = first + threadIdx.y;\n{}", self.adds(s, self.deep, Some(true))?);
+        if !self.always_whole {
+            text += &self.adds(s, slow, Some(false))?;
+        }
+        text += &self.adds(s, 1, None)?;
+        Ok(format!(
+            "State{s} state{s}[{width}];\nif (valid) {{\n{text}}}\n{{\n__shared__ alignas(16) char raw[{share}][{across} * sizeof(State{s})];\n\
+             #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n__syncthreads();\n((State{s}*)raw[threadIdx.y])[threadIdx.x] = state{s}[e];\n\
+             __syncthreads();\nstate{s}[e] = ((State{s}*)raw[0])[threadIdx.x];\n\
+             for (int y = 1; y < {share}; y++) state{s}[e].merge(((State{s}*)raw[y])[threadIdx.x]);\n}}\n}}\n"
+        ))
+    }
+
+    /// The loop that adds `deep` elements of each line at once from `start` on, as long as there are so many.
+    fn adds(&mut self, s: usize, deep: i64, known: Option<bool>) -> Emit<String> {
+        let (stage, width, [_, share]) = (&self.chain.stages[s], self.width, THREADS);
         let element = |i: usize| format!("up(h{i}[k].at[e])");
         let mut args: Vec<String> = stage.args.iter().map(|&source| self.value(source, &element)).collect();
-        let (mut declared, mut several, mut single) = (String::new(), String::new(), String::new());
+        let (mut declared, mut adds) = (String::new(), String::new());
         let mut runs = false;
         for (i, &(_, dtype)) in stage.prologue.results.iter().enumerate() {
-            let ty = ctype::opmath(dtype)?;
-            declared += &format!("{ty} p{i}[{deep}];\n");
+            declared += &format!("{} p{i}[{deep}];\n", ctype::opmath(dtype)?);
             args.push(format!("p{i}[k]"));
-            single += &format!("state{s}[e].s{i}.add(p{i}[k], r);\n");
-            several += &match stage.narrow(i) {
+            adds += &match stage.narrow(i) {
                 // Sums of narrow integers start in 32 bits.
                 Some(input) => format!(
                     "Pack<{}, {deep}> q{i};\n#pragma unroll\nfor (int k = 0; k < {deep}; k++) q{i}.at[k] = h{input}[k].at[e];\n\
@@ -218,23 +237,18 @@ impl Text<'_> {
                 }
             };
         }
-        let lines = format!("#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}");
-        let prologue = format!("prologue{s}({});\n", args.join(", "));
-        let all = if runs { format!("#pragma unroll\nfor (int k = 0; k < {deep}; k++) {prologue}") } else { String::new() };
-        let each = format!(
-            "i64 start = first + threadIdx.y;\nfor (; start + {} < last; start += {}) {{\n{}{lines}{all}{several}}}\n}}\n\
-             if (start < last) {{\n{}{lines}#pragma unroll\nfor (int k = 0; k < {deep}; k++) {{\nconst i64 r = start + k * {share};\n\
-             if (r < last) {{\n{prologue}{single}}}\n}}\n}}\n}}\n",
+        let prologue = format!("#pragma unroll\nfor (int k = 0; k < {deep}; k++) prologue{s}({});\n", args.join(", "));
+        let when = match known {
+            Some(true) if !self.always_whole => "whole && ",
+            Some(false) => "!whole && ",
+            _ => "",
+        };
+        Ok(format!(
+            "for (; {when}start + {} < last; start += {}) {{\n{}#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}{}{adds}}}\n}}\n",
             share * (deep - 1),
             share * deep,
-            self.loads(s, false)?,
-            self.loads(s, true)?
-        );
-        Ok(format!(
-            "State{s} state{s}[{width}];\nif (valid) {{\n{each}}}\n{{\n__shared__ alignas(16) char raw[{share}][{across} * sizeof(State{s})];\n\
-             #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n__syncthreads();\n((State{s}*)raw[threadIdx.y])[threadIdx.x] = state{s}[e];\n\
-             __syncthreads();\nstate{s}[e] = ((State{s}*)raw[0])[threadIdx.x];\n\
-             for (int y = 1; y < {share}; y++) state{s}[e].merge(((State{s}*)raw[y])[threadIdx.x]);\n}}\n}}\n"
+            self.loads(s, deep, known, false)?,
+            if runs { &*prologue } else { "" }
         ))
     }
 
@@ -312,7 +326,7 @@ impl Text<'_> {
              #pragma unroll\nfor (int k = 0; k < {deep}; k++) {{\nconst i64 r = start + k * {share};\nif (r < last) {{\n\
              {split}{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) finish({});\n{stores}}}\n}}\n}}\n",
             share * deep,
-            self.loads(self.chain.stages.len(), true)?,
+            self.loads(self.chain.stages.len(), deep, None, true)?,
             args.join(", ")
         ))
     }

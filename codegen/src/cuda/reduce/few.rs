@@ -107,10 +107,10 @@ fn lines(chain: &Chain, moves: &dyn Fn(usize) -> bool, [length, width]: [i64; 2]
     let (mut declared, mut stores) = (String::new(), String::new());
     for (i, (&(_, dtype), y)) in stage.epilogue.results.iter().zip(stored).enumerate() {
         let ty = ctype::storage(dtype)?;
-        declared += &format!("Pack<{ty}, {width}> y{i};\n");
-        results.push(format!("y{i}.at[e]"));
+        declared += &format!("Pack<{ty}, {width}> o{i};\n");
+        results.push(format!("o{i}.at[e]"));
         if let Some(y) = y {
-            stores += &format!("store_pack({y} + group * {width}, y{i});\n");
+            stores += &format!("store_pack({y} + group * {width}, o{i});\n");
         }
     }
     Ok(format!(

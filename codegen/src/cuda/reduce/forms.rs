@@ -19,7 +19,7 @@ pub(super) const CLUSTER: [i64; 2] = [8, 512];
 /// Lines that a cluster takes one after the other.
 const LINES_OF_CLUSTER: i64 = 8;
 /// Threads that keep a longer line in shared memory, and the groups of each: a warp, then blocks.
-const RINGS: [[i64; 2]; 3] = [[32, 8], [256, 8], [1024, 4]];
+const RINGS: [[i64; 2]; 4] = [[32, 8], [128, 8], [256, 8], [1024, 4]];
 
 /// The threads that share a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +45,8 @@ pub(super) struct Form<'a> {
     pub ring: Option<Ring>,
     /// Lines that a thread has at once.
     pub lines: i64,
+    /// The most elements of a line.
+    pub most: i64,
 }
 
 /// Lines in shared memory.
@@ -82,15 +84,16 @@ fn ladder(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
     // As many threads as groups, so that neighbours read what lies together.
     let mut rungs = vec![
         Rung::new(Share::Lanes(1), 1, 1),
+        Rung::new(Share::Lanes(2), 1, 2),
         Rung::new(Share::Lanes(4), 1, 4),
         Rung::new(Share::Lanes(8), 1, 8),
-        Rung::new(Share::Lanes(8), 4, 32),
+        Rung::new(Share::Lanes(8), if once { 8 } else { 4 }, if once { 64 } else { 32 }),
     ];
     if once {
         let stage = &chain.stages[0];
         let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
-        let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || walk.width > 8 || wide { 4 } else { 8 };
-        rungs.extend([Rung::new(Share::Warp, 4, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)]);
+        let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || wide { 4 } else { 8 };
+        rungs.extend([Rung::new(Share::Warp, under_way, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)]);
         return rungs;
     }
     let kept = |share, groups, most| Rung { share, groups, most, keeps: true };
@@ -109,7 +112,8 @@ impl Ring {
     /// As many blocks, and lines of each, as shared memory holds: `total` is the most that one block may have of it.
     fn new(share: Share, bytes: i64, total: i64) -> Ring {
         let bytes = bytes.max(1);
-        let most = if share == Share::Cluster { 1 } else { (2048 / share.block()).min(4) };
+        // With 64 registers for each thread.
+        let most = if share == Share::Cluster { 1 } else { 1024 / share.block() };
         let residents = (total / (2 * bytes)).clamp(1, most);
         // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB.
         let own = (total + (1 << 10)) / residents - (3 << 10);
@@ -148,7 +152,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
             let group: i64 = kept.map(|i| chain.inputs[i].dtype.size() as i64 * width).sum();
             Ring::new(share, group * groups * share.block(), i64::from(emitter.target.shared_bytes()))
         });
-        let form = Form { chain, walk, share, groups, ring, lines };
+        let most = length.as_const().unwrap_or(most.saturating_mul(width));
+        let form = Form { chain, walk, share, groups, ring, lines, most };
         let grid = match (share, ring) {
             (Share::Thread, _) => rows.ceil_div(THREADS),
             (Share::Lanes(lanes), _) => rows.ceil_div(THREADS / lanes * lines),
@@ -170,8 +175,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
             }
             _ => Dim::from(1),
         };
-        let most = length.as_const().unwrap_or(most.saturating_mul(width));
-        form.emit(emitter, [&rows, &length], most, [grid * runs, splits])?;
+        form.emit(emitter, [&rows, &length], [grid * runs, splits])?;
     }
     Ok(())
 }
@@ -182,8 +186,8 @@ pub(super) fn in_order(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
     // Elements before the first group come out of order.
     let walk = if walk.ragged.is_some() { Walk::single(chain) } else { walk };
     let (rows, length) = (numel(&walk.kept.shape), numel(&walk.reduced.shape));
-    let form = Form { chain, walk: &walk, share: Share::Thread, groups: 4, ring: None, lines: 1 };
-    form.emit(emitter, [&rows, &length], super::IN_ORDER, [rows.ceil_div(THREADS), Dim::from(1)])
+    let form = Form { chain, walk: &walk, share: Share::Thread, groups: 4, ring: None, lines: 1, most: super::IN_ORDER };
+    form.emit(emitter, [&rows, &length], [rows.ceil_div(THREADS), Dim::from(1)])
 }
 
 impl Share {
@@ -209,12 +213,17 @@ impl Share {
 }
 
 impl Form<'_> {
-    /// Emits the kernel for lines of up to `most` elements; the grid is along x, and along y, where blocks share lines.
-    fn emit(&self, emitter: &mut Emitter, [rows, length]: [&Dim; 2], most: i64, [grid, splits]: [Dim; 2]) -> Emit<()> {
+    /// True if the threads of a line have all of it at once, however long it is.
+    pub fn holds_all(&self) -> bool {
+        self.most <= self.groups * self.share.threads() * self.walk.width
+    }
+
+    /// Emits the kernel; the grid is along x, and along y, where blocks share lines.
+    fn emit(&self, emitter: &mut Emitter, [rows, length]: [&Dim; 2], [grid, splits]: [Dim; 2]) -> Emit<()> {
         let (chain, walk) = (self.chain, self.walk);
         let mut kernel = Kernel::new(chain.name.clone());
         let pointers = walk.pointers(&mut kernel, chain)?;
-        let (rows_name, length_name) = (kernel.dim(rows), kernel.dim(length));
+        let (rows_name, length_name) = (kernel.dim(rows), format!("(Index){}", kernel.dim(length)));
         let mut text = Text { form: self, kernel: &mut kernel, pointers: &pointers, length: &length_name };
         let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
         let body = match self.share {
@@ -254,7 +263,7 @@ impl Form<'_> {
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };
         let threads = [self.share.block() as u32, 1];
         let shared_bytes = self.ring.map_or(0, |ring| ring.stages * ring.bytes) as u32;
-        let items = chain.items(most)?;
+        let items = chain.items(self.most)?;
         let code = Code { headers, items, body, threads, shared_bytes, residents, cluster, ..Code::default() };
         emitter.launch(kernel, code, [grid, splits, Dim::from(1)]);
         Ok(())

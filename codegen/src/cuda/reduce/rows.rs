@@ -5,7 +5,6 @@ use super::{
     forms::{CLUSTER, Form, Ring, Share, THREADS},
     walk::Pointers,
 };
-use eglu_ir::types::numel;
 
 /// The text of one kernel's body.
 pub(super) struct Text<'a> {
@@ -29,12 +28,12 @@ impl Text<'_> {
                 Some((operand, offset)) => {
                     let (offset, length) = (self.kernel.dim(offset), self.length);
                     format!(
-                        "i64 head = -(b{operand} + {offset}) & {};\nhead = head < {length} ? head : {length};\n\
-                         const i64 packs = ({length} - head) / {width}, tail = head + packs * {width};\n",
+                        "Index head = (Index)(-(b{operand} + {offset}) & {});\nhead = head < {length} ? head : {length};\n\
+                         const Index packs = ({length} - head) / {width}, tail = head + packs * {width};\n",
                         width - 1
                     )
                 }
-                None => format!("const i64 packs = {} / {width};\n", self.length),
+                None => format!("const Index packs = {} / {width};\n", self.length),
             })
     }
 
@@ -47,7 +46,7 @@ impl Text<'_> {
             (None, _) => format!("q * {width}"),
         };
         let (split, names) = self.kernel.split("r", "j", &walk.reduced.shape);
-        (format!("const i64 r = {r};\n{split}"), names)
+        (format!("const Index r = {r};\n{split}"), names)
     }
 
     /// The adds of pass `s` for group `q`, or its stores where it is the last pass; `kept(i)` names the group of an input that is kept.
@@ -146,57 +145,40 @@ impl Text<'_> {
         let e = if adds.contains("[e]") { "const int e = 0;\n" } else { "" };
         let adds = adds.replace("for (int e = 0; e < 1; e++) ", "").replace("#pragma unroll\n", "");
         Ok(format!(
-            "{state}for (i64 at = lane; {when}at < head + ({length} - tail); at += {threads}) {{\n\
-             const i64 r = at < head ? at : at - head + tail;\n{e}{adds}}}\n{merge}"
+            "if ({when}head + ({length} - tail) > 0) {{\n{state}#pragma unroll 1\n\
+             for (Index at = lane; at < head + ({length} - tail); at += {threads}) {{\n\
+             const Index r = at < head ? at : at - head + tail;\n{e}{adds}}}\n{merge}}}\n"
         ))
     }
 
-    /// A line in one pass, or in several that keep what they read.
+    /// A line in one pass.
     pub fn line(&mut self) -> Emit<String> {
-        let chain = self.form.chain;
-        if chain.passes() == 1 {
-            let once = self.once("0", "packs", "")?;
-            return Ok(once + &self.merged(0)? + &self.results(0, "lane == 0")?);
-        }
-        let each = self.each();
-        let [declared, loads] = self.groups(self.form.groups, "k", &|i| chain.keeps(i))?;
-        Ok(format!("{declared}{each}{loads}}}\n}}\n{}", self.passes(&each, "[k]")?))
+        let once = self.once("0", "packs", "")?;
+        Ok(once + &self.merged(0)? + &self.results(0, "lane == 0")?)
     }
 
-    /// The head of the loop over the groups that this thread has at once: its number is `k` there, that of the line's `q`.
-    fn each(&self) -> String {
-        let (Form { groups, ring, .. }, threads) = (self.form, self.form.share.threads());
-        let unroll = if ring.is_some() { "#pragma unroll 4" } else { "#pragma unroll" };
-        format!(
-            "{unroll}\nfor (int k = 0; k < {groups}; k++) {{\nif (k * {threads} >= packs) break;\nconst i64 q = lane + k * {threads};\nif (q < packs) {{\n"
-        )
-    }
-
-    /// Every pass over a line of which what is read more than once is kept: `at` is a group's place there.
+    /// Every pass over a line in shared memory; `each` is the head of the loop over the groups of this thread that are there, and `at` a
+    /// group's place.
     fn passes(&mut self, each: &str, at: &str) -> Emit<String> {
         let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
-        let Form { groups, ring, .. } = *self.form;
-        let rest = numel(&walk.reduced.shape).as_const().is_none_or(|length| length > threads * groups * walk.width);
         let mut text = String::new();
         for pass in 0..chain.passes() {
-            let held = |i: usize| {
-                (chain.keeps(i) && walk.moves(i)).then(|| if ring.is_some() { format!("k{i}") } else { format!("h{i}{at}") })
-            };
+            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("k{i}"));
             let mut copies = String::new();
-            for i in (0..chain.inputs.len()).filter(|&i| ring.is_some() && chain.reads(pass, i) && held(i).is_some()) {
+            for i in (0..chain.inputs.len()).filter(|&i| chain.reads(pass, i) && held(i).is_some()) {
                 copies += &format!("const Pack<{}, {}> k{i} = h{i}{at};\n", ctype::storage(chain.inputs[i].dtype)?, walk.width);
             }
-            let (inside, beyond, edges) = (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, "")?);
+            let (inside, outside, edges) = (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, "")?);
             let reduces = pass < chain.stages.len();
             if reduces {
                 text += &chain.begin(pass, walk.width)?;
             }
-            if ring.is_none() {
-                text += &self.reread(pass, groups);
-            }
-            text += &format!("{each}{copies}{inside}}}\n}}\n");
-            if rest {
-                text += &format!("for (i64 q = lane + {groups} * {threads}; q < packs; q += {threads}) {{\n{beyond}}}\n");
+            text += &format!("{each}{copies}{inside}}}\n");
+            if !self.form.holds_all() {
+                text += &format!(
+                    "for (Index q = lane + {}; q < packs; q += {threads}) {{\n{outside}}}\n",
+                    self.form.groups * threads
+                );
             }
             if reduces {
                 text += &chain.settle(pass, walk.width);
@@ -213,7 +195,10 @@ impl Text<'_> {
     pub fn ring(&mut self, rows: &str) -> Emit<String> {
         let (chain, walk, Form { groups, share, ring, .. }) = (self.form.chain, self.form.walk, self.form);
         let Some(Ring { stages, .. }) = *ring else { return Ok(String::new()) };
-        let (block, each, bases) = (share.block(), self.each(), self.bases()?);
+        let (block, threads, bases) = (share.block(), share.threads(), self.bases()?);
+        // What does not fit is read again in each pass.
+        let end = if self.form.holds_all() { "packs".into() } else { format!("min(packs, (Index){})", groups * threads) };
+        let each = format!("#pragma unroll 2\nfor (Index k = 0, q = lane; q < {end}; k++, q += {threads}) {{\n");
         let (lane, start, step) = match share {
             Share::Warp => {
                 let warps = block / 32;
@@ -247,7 +232,7 @@ impl Text<'_> {
         // Blocks write to each other's memory once all have begun, and until all have ended.
         let barrier = if *share == Share::Cluster { "cluster_barrier();\n" } else { "" };
         text += &format!(
-            "const auto keep = [&](i64 row, int stage) {{\nif (row < {rows}) {{\n{bases}{here}{each}{loads}}}\n}}\n}}\nkeep_line();\n}};\n\
+            "const auto keep = [&](i64 row, int stage) {{\nif (row < {rows}) {{\n{bases}{here}{each}{loads}}}\n}}\nkeep_line();\n}};\n\
              for (int stage = 0; stage < {0}; stage++) keep(start + stage * step, stage);\n{barrier}int stage = 0, turn = 0;\n\
              for (i64 row = start; row < {rows}; row += step) {{\n\
              keep(row + {0} * step, stage == 0 ? {0} : stage - 1);\nkept_but<{0}>();\n{bases}{here}",
@@ -270,23 +255,16 @@ impl Text<'_> {
         Ok([declared, loads])
     }
 
-    /// Before a later pass over what is kept.
-    fn reread(&self, pass: usize, count: i64) -> String {
-        let (chain, walk) = (self.form.chain, self.form.walk);
-        let kept = (0..chain.inputs.len()).filter(|&i| pass > 0 && chain.keeps(i) && walk.moves(i));
-        kept.map(|i| format!("#pragma unroll\nfor (int k = 0; k < {count}; k++) reread(h{i}[k]);\n")).collect()
-    }
-
     /// Adds the groups `first..last` to `state0`, several loads under way at once, and the edges where `when` ("… && ") holds.
     fn once(&mut self, first: &str, last: &str, when: &str) -> Emit<String> {
         let (chain, walk, groups, threads) = (self.form.chain, self.form.walk, self.form.groups, self.form.share.threads());
         let [declared, loads] = self.groups(groups, "k", &|_| true)?;
         let adds = self.group(0, &|i| walk.moves(i).then(|| format!("h{i}[k]")))?;
-        let each = format!("#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = start + k * {threads};\n");
+        let each = format!("#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst Index q = start + k * {threads};\n");
         Ok(format!(
-            "{}i64 start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {groups} * {threads}) {{\n\
+            "{}Index start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {groups} * {threads}) {{\n\
              {declared}{each}{loads}}}\n{each}{adds}}}\n}}\n\
-             {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\nconst i64 same = unknown({last});\n{each}if (q < same) {{\n{adds}}}\n}}\n}}\n{}{}",
+             {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\nconst Index same = unknown({last});\n{each}if (q < same) {{\n{adds}}}\n}}\n}}\n{}{}",
             chain.begin(0, walk.width)?,
             groups - 1,
             chain.settle(0, walk.width),
@@ -337,7 +315,7 @@ impl Text<'_> {
         );
         let each = |packs: &str| {
             format!(
-                "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst i64 q = lane + k * {lanes};\nif (valid && q < {packs}) {{\n"
+                "#pragma unroll\nfor (int k = 0; k < {groups}; k++) {{\nconst Index q = lane + k * {lanes};\nif (valid && q < {packs}) {{\n"
             )
         };
         let (first, then) = (each("packs"), each("same"));
@@ -360,7 +338,7 @@ impl Text<'_> {
         }
         Ok(format!(
             "const int lane = threadIdx.x % {lanes};\n{declared}{start}{first}{loads}}}\n}}\n}}\n\
-             {start}const i64 same = unknown(packs);\n{passes}}}\n"
+             {start}const Index same = unknown(packs);\n{passes}}}\n"
         ))
     }
 
@@ -371,7 +349,7 @@ impl Text<'_> {
         let once = self.once("first", "last", "blockIdx.y == 0 && ")?;
         Ok(format!(
             "const i64 row = blockIdx.x;\nconst int lane = threadIdx.x;\n{bases}\
-             const i64 first = packs * blockIdx.y / gridDim.y, last = packs * (blockIdx.y + 1) / gridDim.y;\n{once}\
+             const Index first = (i64)packs * blockIdx.y / gridDim.y, last = (i64)packs * (blockIdx.y + 1) / gridDim.y;\n{once}\
              if (gridDim.y > 1) {{\nState0* const parts = {partials} + row * gridDim.y;\nmerge_block<{THREADS}>(state0, 0);\n\
              if (lane == 0) parts[blockIdx.y] = state0;\nif (!comes_last({counter} + row, gridDim.y)) return;\n\
              state0 = State0();\nfor (int i = lane; i < gridDim.y; i += {THREADS}) state0.merge(fresh(parts + i));\n}}\n{}{}",

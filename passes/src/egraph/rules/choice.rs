@@ -192,9 +192,14 @@ fn filled(site: &Site<'_>, class: Id, value: i64) -> bool {
 
 /// 0, 1, …, as a column.
 fn counts(site: &Site<'_>, class: Id) -> bool {
+    site.ty_of(class).is_some_and(|ty| ty.rank() == 2 && ty.shape[1].is(1)) && counted(site, class)
+}
+
+/// 0, 1, …, in any shape.
+fn counted(site: &Site<'_>, class: Id) -> bool {
     ops(site, class).into_iter().any(|(op, operands)| match op {
         Op::Iota(Iota { start: 0, step: 1, .. }) => true,
-        Op::Reshape(_) => counts(site, operands[0]),
+        Op::Reshape(_) => counted(site, operands[0]),
         _ => false,
     })
 }
@@ -208,8 +213,9 @@ fn ranked(site: &Site<'_>, index: Id, choice: Id) -> Option<RouteGroups> {
     });
     ranked.find_map(|(kept, sums)| {
         ops(site, sums).into_iter().find_map(|(op, operands)| {
-            let Op::Reduce(Reduce { kind, dims, keepdim: false, .. }) = op else { return None };
+            let Op::Reduce(Reduce { kind, dims, keepdim: false, dtype }) = op else { return None };
             let &of = operands.first().filter(|_| dims[..] == [2])?;
+            site.ty_of(choice).filter(|ty| ty.dtype == dtype)?;
             let grouped = |class: Id| {
                 let split =
                     ops(site, class).into_iter().any(|(op, x)| matches!(op, Op::Reshape(_)) && x.first() == Some(&choice));

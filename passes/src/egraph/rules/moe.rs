@@ -32,6 +32,12 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from_all(split)
             .fuses()
             .when("one-weight-each", |s| choices(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
+            .when("sum-of-floats", |s| {
+                let dtype: Option<DType> = s.attr("?dt");
+                Verdict::when(dtype.is_some_and(DType::is_float), || {
+                    "the products are made whole numbers before they are summed".into()
+                })
+            })
             .builds(|s| {
                 let shape = choices(s).map_err(|why| Refusal::new("one-weight-each", why))?;
                 let (y, w) = (s.id("?y"), s.id("?w"));
