@@ -334,10 +334,14 @@ fn compute_again(graph: &Graph, plan: &mut Plan, allowed: impl Fn(NodeId) -> boo
             again.push(id);
             stack.extend(operands(graph, id));
         }
+        // A residual stream goes on through the whole model.
+        if plan.members.len() + again.len() > AGAIN {
+            return;
+        }
     }
     let all: Vec<NodeId> = plan.members.iter().chain(&again).copied().collect();
     let after = captured(&|id| all.contains(&id), &all);
-    if !again.is_empty() && all.len() <= AGAIN && after.len() <= before.len() {
+    if !again.is_empty() && after.len() <= before.len() {
         plan.again = again.into_iter().collect();
     }
 }
