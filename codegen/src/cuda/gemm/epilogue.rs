@@ -23,6 +23,12 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// A matrix of `columns` columns, dense from `base` on.
+    pub fn dense(pointer: String, base: String, columns: &Dim) -> Place {
+        let column_stride = Dim::from(1);
+        Place { pointer, base, row_stride: columns.clone(), column_stride, absent: None, origin: None, ordered: false }
+    }
+
     fn at(&self, kernel: &mut Kernel, column: &str) -> String {
         let row = if self.ordered { "place" } else { "row" };
         let offset = kernel.offset(&[row.into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
