@@ -141,7 +141,8 @@ fn a_dense_gated_unit_is_not_computed_twice() {
     let imported = load("llama.block.bf16");
     for recompute in ALL {
         let options = options(recompute, &imported);
-        let optimized = Pipeline::standard().differentiated().run_with(imported.graph.clone(), &options).expect("the pipeline runs");
+        let optimized =
+            Pipeline::standard().differentiated().run_with(imported.graph.clone(), &options).expect("the pipeline runs");
         assert_eq!(products(&optimized.graph), 3 + 4, "{recompute:?}");
     }
 }

@@ -102,7 +102,8 @@ fn a_folder_that_cannot_be_written_costs_time_alone() {
 /// no process do so.
 fn on_own_disk(options: &str, place: &Path, command: &mut Command) -> Option<Output> {
     fs::create_dir_all(place).unwrap();
-    let script = "mount -t tmpfs -o \"$0\" tmpfs \"$1\" || exit 99; place=$1; shift; \"$@\"; code=$?; ls -A \"$place\"; exit $code";
+    let script =
+        "mount -t tmpfs -o \"$0\" tmpfs \"$1\" || exit 99; place=$1; shift; \"$@\"; code=$?; ls -A \"$place\"; exit $code";
     let mut inside = Command::new("unshare");
     inside.args(["--map-root-user", "--mount", "sh", "-c", script, options]).arg(place).arg(command.get_program());
     inside.args(command.get_args()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));

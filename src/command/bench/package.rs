@@ -59,7 +59,11 @@ impl Bench {
         let places = memory.as_ref().map_or_else(String::new, |memory| format!("\n{memory}"));
         show(&format!("{}\n{weights}, seed {}\n\n{cold}\n{places}", result.table(self.top).trim_end(), self.seed))?;
         if let Some(path) = &self.json {
-            document::write(path, &result, &Setting { random, seed: self.seed, cold_start: &cold_start, memory: memory.as_ref() })?;
+            document::write(
+                path,
+                &result,
+                &Setting { random, seed: self.seed, cold_start: &cold_start, memory: memory.as_ref() },
+            )?;
         }
         if let Some(path) = &self.trace {
             let text = trace(&result.device, &[("one run", &result.fused)], &[], &cold_start);

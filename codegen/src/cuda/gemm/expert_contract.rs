@@ -22,10 +22,11 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (tables, captures) = captures.split_at(op.tables);
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
-    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+    let all = &rows;
+    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
         let swapped =
             |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
-        if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows))) {
+        if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows, all))) {
             return Engine::Swapped(main);
         }
         match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
