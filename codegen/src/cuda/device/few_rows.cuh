@@ -135,6 +135,8 @@ DEVICE void few_weights(FewRing<S>& ring, const FewPlan& plan, const Slots& slot
         const int next = (int)atomicAdd(claimed, 1u);
         const FewUnit work = few_unit(plan, unit);
         const int expert = slots.slot(work.slot).expert;
+        // Code that the first stages run through comes from memory, too: there is to be little of it.
+#pragma unroll 1
         for (int k = work.from; k < work.to; k += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             barrier_expect(ring.full(ring.stage), S::bytes_b);
@@ -173,6 +175,7 @@ DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, 
         }
         const typename S::T* const rows = work.down ? activations : tokens;
         const int depth = work.down ? plan.down_depth : plan.up_depth;
+#pragma unroll 1
         for (int k0 = work.from; k0 < work.to; k0 += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const int k = k0 + lane * 8, bytes = k < depth ? 16 : 0;
@@ -204,32 +207,24 @@ template <class S, class Instruction, bool across>
 DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S>& sums) {
     float d[S::boxes][S::rows / 2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = q % S::groups;
-    int before = 0;
-    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
-    for (int k = work.from; k < work.to; k += S::depth) {
-        barrier_wait(ring.full(ring.stage), ring.phase);
-        fence_shared_for_tensor_cores();
-        const u64 w = matrix_descriptor(ring.b(ring.stage)), x = matrix_descriptor(ring.a(ring.stage));
-        wgmma_fence();
+    const auto multiply = [&](int stage, int step) {
+        const u64 w = matrix_descriptor(ring.b(stage)), x = matrix_descriptor(ring.a(stage));
         // Each box has sums of its own: the products of one need not wait for those of another.
 #pragma unroll
         for (int slice = 0; slice < 4; slice++)
 #pragma unroll
             for (int box = 0; box < S::boxes; box++)
                 Instruction::add(d[box], w + box * (8192 / 16) + slice * (across ? 128 : 2), x + box * (S::box_a / 16) + slice * 2,
-                                 k > work.from || slice > 0);
-        wgmma_commit();
-        // The products of one stage stay in flight.
-        if (k > work.from) {
-            wgmma_wait<1>();
-            if (lane == 0) barrier_arrive(ring.empty(before));
-        }
-        before = ring.stage;
-        ring.advance();
-    }
+                                 step > 0 || slice > 0);
+    };
+    const auto release = [&](int stage) {
+        if (lane == 0) barrier_arrive(ring.empty(stage));
+    };
+    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
+    const int last = multiply_stages<true>(ring, ring, (work.to - work.from + S::depth - 1) / S::depth, multiply, release);
     if (lane == 0) barrier_arrive(ring.turn((q + 1) % S::groups));
     wgmma_wait<0>();
-    if (lane == 0) barrier_arrive(ring.empty(before));
+    release(last);
     // Whoever reads the sums of the unit before is done.
     few_sync();
 #pragma unroll
@@ -248,16 +243,19 @@ DEVICE void few_activated(u32* ready) {
     if (threadIdx.x % 128 == 0) add_release(ready);
 }
 
+// What was there before; other blocks see what this one wrote, and this one what they did.
+DEVICE u32 add_acquire_release(u32* pointer) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(pointer) : "memory");
+    return before;
+}
+
 // Counts a unit of some columns as done: true in every thread of a group if it is the last of `all`, which sees what the others wrote.
 template <class S>
 DEVICE bool few_finished(u32* done, int all) {
     __shared__ bool last[S::groups];
     few_sync();
-    if (threadIdx.x % 128 == 0) {
-        __threadfence();
-        last[threadIdx.x / 128] = atomicAdd(done, 1u) == (u32)all - 1;
-        __threadfence();
-    }
+    if (threadIdx.x % 128 == 0) last[threadIdx.x / 128] = add_acquire_release(done) == (u32)all - 1;
     few_sync();
     return last[threadIdx.x / 128];
 }
@@ -268,8 +266,7 @@ DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
     __syncwarp();
     __syncthreads();
     if (threadIdx.x > 0) return;
-    __threadfence();
-    if (atomicAdd(counters.left, 1u) != gridDim.x - 1) return;
+    if (add_acquire_release(counters.left) != gridDim.x - 1) return;
     for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
     for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
     *counters.claimed = *counters.left = 0;

@@ -31,11 +31,7 @@ const SPLIT_DEPTH: i64 = 2048;
 const MOST_ROWS: i64 = 16;
 /// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
 /// H200, what ends a unit and begins the next takes more than two launches do.
-const HEAVY: i64 = 20 << 20;
-/// Groups of consumers.
-const GROUPS: u32 = 2;
-/// With a warp that loads weights and one that copies rows.
-const THREADS: u32 = GROUPS * 128 + 64;
+const HEAVY: i64 = 0;
 
 /// The block's operands and what it makes of them.
 pub(super) struct Block<'a> {
@@ -125,6 +121,16 @@ impl Few {
         }
     }
 
+    /// Groups of consumers: while one multiplies the others finish their units, which takes a few round trips to L2.
+    fn groups(self) -> u32 {
+        if self.rows <= 16 { 4 } else { 3 }
+    }
+
+    /// With a warp that loads weights and one that copies rows.
+    fn threads(self) -> u32 {
+        self.groups() * 128 + 64
+    }
+
     /// Columns of the gated product in a unit.
     fn columns(self) -> i64 {
         if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 }
@@ -133,7 +139,7 @@ impl Few {
     fn shared_bytes(self) -> u32 {
         let stage = BOXES * (64 + self.rows) * 128;
         // Stages from a multiple of 1024 on, two barriers for each; then a queue of four units, and a barrier for each group.
-        1024 + self.stages() * (stage + 16) + 4 * 24 + GROUPS * 8
+        1024 + self.stages() * (stage + 16) + 4 * 24 + self.groups() * 8
     }
 }
 
@@ -167,7 +173,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     let (prefetch, load) = load_weights(&mut kernel, block, few);
     let [h, i] = [&outer, &inner].map(|dim| kernel.dim(dim));
     let k = kernel.dim(&depth);
-    let (columns, rows) = (few.columns(), few.rows);
+    let (columns, rows, groups) = (few.columns(), few.rows, few.groups());
     let mut waits = vec![x.clone()];
     let (slots, count, store) = match *finish {
         Finish::Rows(dispatched, to) => {
@@ -180,7 +186,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
             let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
-        Finish::Sums(weights, out, target) => sums(emitter, &mut kernel, block, splits, [weights, out], target, &mut waits)?,
+        Finish::Sums(weights, out, target) => sums(emitter, &mut kernel, (block, few), splits, [weights, out], target, &mut waits)?,
     };
     let gating = {
         let values = (0..block.lanes.len()).map(|lane| match few.up.0 {
@@ -191,12 +197,12 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     };
     let waits: String = waits.iter().map(|pointer| format!("read_from_here({pointer});\n")).collect();
     let body = format!(
-        "using Shape = FewShape<{ty}, {rows}, {}, {GROUPS}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{GROUPS}];\n\
+        "using Shape = FewShape<{ty}, {rows}, {}, {groups}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
          if (threadIdx.x == Shape::consumers) {{\n{prefetch}}}\nFewRing<Shape> ring(shared);\nwait_for_kernel_before();\n{waits}\
          const FewCounters counters({counters}, (int)(({h} + 63) / 64));\nconst int claimed = few_claim<Shape>(counters);\n{slots}\
          const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}}};\n\
          if (threadIdx.x < Shape::consumers) {{\nFewSums<Shape>& sums = all_sums[threadIdx.x / 128];\n\
-         for (int q = threadIdx.x / 128;; q += {GROUPS}) {{\nconst int unit = ring.next_unit(q);\n\
+         for (int q = threadIdx.x / 128;; q += {groups}) {{\nconst int unit = ring.next_unit(q);\n\
          if (unit >= plan.total()) break;\nconst FewUnit work = few_unit(plan, unit);\nconst RowTile slot = slots.slot(work.slot);\n\
          [[maybe_unused]] const i64 expert = slot.expert;\nif (!work.down) {{\n\
          few_multiply<Shape, UpProduct, {}>(ring, work, q, sums);\n\
@@ -225,7 +231,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
         vec![Header::ShortResults, Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::FewTokens, Header::FewRows];
     let shared_bytes = few.shared_bytes();
     let code =
-        Code { headers, items, body, threads: [THREADS, 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
+        Code { headers, items, body, threads: [few.threads(), 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * when));
     Ok(())
 }
@@ -235,7 +241,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
 fn sums(
     emitter: &mut Emitter,
     kernel: &mut Kernel,
-    block: &Block<'_>,
+    (block, few): (&Block<'_>, Few),
     splits: i64,
     [weights, out]: [&TensorRef; 2],
     target: DType,
@@ -253,12 +259,12 @@ fn sums(
     let at = |names: [&str; 2]| names.map(String::from);
     let id = kernel.offset(&at(["t", "j"]), &ids.layout.strides);
     let scale_at = kernel.offset(&at(["t", "j"]), &weights.layout.strides);
-    let stored = ctype::storage(target)?;
+    let (stored, threads) = (ctype::storage(target)?, few.threads());
     let slots = format!(
         "const auto id_at = [&](int i) {{\nconst int t = i / {choices}, j = i % {choices};\nreturn {from}[{id}];\n}};\n\
          __shared__ FewTokens slots;\nslots.fill<{experts}>(id_at, (int){t} * {choices}, {choices});\n\
          // Nobody is named: there is nothing to add up.\nif (slots.slots == 0)\n\
-         for (i64 at = blockIdx.x * {THREADS} + threadIdx.x; at < {t} * {h}; at += gridDim.x * {THREADS}) {to}[at] = cast<{stored}>(0.0f);\n"
+         for (i64 at = blockIdx.x * {threads} + threadIdx.x; at < {t} * {h}; at += gridDim.x * {threads}) {to}[at] = cast<{stored}>(0.0f);\n"
     );
     let project = project(kernel, block, "sum")?;
     let store = format!(
@@ -366,7 +372,7 @@ mod tests {
     fn shared_memory_holds_the_ring_and_what_lies_beside_it() {
         let few = few(4096, 14336).unwrap();
         for rows in [8, 16, 32] {
-            let sums = GROUPS * 64 * (rows + 1) * 4;
+            let sums = few.of_tokens(rows).groups() * 64 * (rows + 1) * 4;
             let bytes = few.of_tokens(rows).shared_bytes() + sums + 4096;
             assert!(bytes <= 227 << 10, "{rows}: {bytes}");
         }
