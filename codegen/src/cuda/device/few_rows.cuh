@@ -5,7 +5,7 @@
 // K, of the down projection, slots in the same order. A block works at its units in the order in which it claimed them and waits only for
 // lower ones: the lowest that is not done always goes on, however many blocks there is room for.
 
-template <class T_, int rows_, int stages_, int groups_>
+template <class T_, int rows_, int stages_, int groups_, int up_rows_>
 struct FewShape {
     using T = T_;
     static constexpr int rows = rows_;      // most rows of a slot: N of a product
@@ -14,6 +14,7 @@ struct FewShape {
     // A stage has 64 rows of weights by 256 of K, in boxes of 64 of K: memory is read fastest where each row gives 512 bytes at a time.
     static constexpr int boxes = 4, depth = 64 * boxes;
     static constexpr int bytes_b = boxes * 8192, box_a = rows * 128, stage_bytes = bytes_b + boxes * box_a;
+    static constexpr int bytes_up = boxes * up_rows_ * 128;  // of the first projection, whose units may have fewer rows of weights
     static constexpr int consumers = 128 * groups;  // then a warp that loads weights, and one that copies rows
     static constexpr int queue = 4;                 // units between those who claim them and those who work at them
 };
@@ -139,7 +140,7 @@ DEVICE void few_weights(FewRing<S>& ring, const FewPlan& plan, const Slots& slot
 #pragma unroll 1
         for (int k = work.from; k < work.to; k += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
-            barrier_expect(ring.full(ring.stage), S::bytes_b);
+            barrier_expect(ring.full(ring.stage), work.down ? S::bytes_b : S::bytes_up);
             load(work, expert, ring.b(ring.stage), ring.full(ring.stage), k);
             ring.advance();
             step++;

@@ -32,6 +32,8 @@ const MOST_ROWS: i64 = 16;
 /// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
 /// H200, what ends a unit and begins the next takes more than two launches do.
 const HEAVY: i64 = 0;
+/// Units for each block below which they are made smaller.
+const ROUNDS: i64 = 2;
 
 /// The block's operands and what it makes of them.
 pub(super) struct Block<'a> {
@@ -68,6 +70,8 @@ pub(super) struct Few {
     down: bool,
     rows: u32,
     heavy: bool,
+    /// Units of the first projection have half as many columns.
+    narrow: bool,
 }
 
 impl Few {
@@ -95,7 +99,7 @@ impl Few {
         }
         let bytes = inner * (lanes.len() as i64 * depth + outer) * 2;
         // Twice the average holds all rows of nearly every expert, if routing is even.
-        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY })
+        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY, narrow: false })
     }
 
     /// Whether it is the fastest, too, for about so many rows an expert and more tokens than it orders by itself.
@@ -133,7 +137,13 @@ impl Few {
 
     /// Columns of the gated product in a unit.
     fn columns(self) -> i64 {
-        if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 }
+        let whole = if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 };
+        if self.narrow { whole / 2 } else { whole }
+    }
+
+    /// Rows of weights in such a unit.
+    fn up_rows(self) -> i64 {
+        if self.narrow { WEIGHT_ROWS / 2 } else { WEIGHT_ROWS }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -144,11 +154,15 @@ impl Few {
 }
 
 /// Where the kernel for few tokens runs: each of its sizes, with 1 where there are so many tokens and else 0.
-pub(super) fn few_tokens(few: Few, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
+pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
     let most = if few.heavy { TOKENS } else { FEWEST_TOKENS }.min(IDS / choices);
     let above = |limit: i64| Dim::min(&tokens.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
     let beyond_8 = above(most.min(FEWEST_TOKENS));
-    let cases = [(few.of_tokens(8), Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
+    // One token's units are few: with smaller ones no block has the double of what another has.
+    let units = inner.as_const().map_or(i64::MAX, |inner| choices * inner / few.columns());
+    let narrow = few.up == (Features::Stacked, false) && units < ROUNDS * resident_grid(target).as_const().unwrap_or(0);
+    let fewest = Few { narrow, ..few.of_tokens(8) };
+    let cases = [(fewest, Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
     cases.into_iter().filter(|(_, when)| most > 0 && !when.is(0)).collect()
 }
 
@@ -197,7 +211,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     };
     let waits: String = waits.iter().map(|pointer| format!("read_from_here({pointer});\n")).collect();
     let body = format!(
-        "using Shape = FewShape<{ty}, {rows}, {}, {groups}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
+        "using Shape = FewShape<{ty}, {rows}, {}, {groups}, {}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
          if (threadIdx.x == Shape::consumers) {{\n{prefetch}}}\nFewRing<Shape> ring(shared);\nwait_for_kernel_before();\n{waits}\
          const FewCounters counters({counters}, (int)(({h} + 63) / 64));\nconst int claimed = few_claim<Shape>(counters);\n{slots}\
          const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}}};\n\
@@ -218,6 +232,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
          few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
         few.stages(),
+        few.up_rows(),
         kernel.dim(&split_depth),
         few.up.1,
         few.down,
@@ -287,7 +302,7 @@ fn sums(
 fn load_weights(kernel: &mut Kernel, block: &Block<'_>, few: Few) -> (String, String) {
     let (feature, across) = few.up;
     let stacked = feature == Features::Stacked;
-    let height = if stacked { 32 } else { 64 };
+    let height = if stacked { few.columns() as u32 } else { 64 };
     let mut lines = |which: (Features, bool), weights: &[&TensorRef], depth: &Dim, height: u32, first: &str| {
         let names: Vec<String> = maps(which, weights, depth, height).into_iter().map(|map| kernel.tensor_map(map)).collect();
         let mut text = String::new();
@@ -352,7 +367,7 @@ mod tests {
     /// Rows of the kernels that run, by themselves ordering rows, at so many tokens.
     fn rows(few: Few, tokens: i64, choices: i64) -> Vec<u32> {
         let bindings = Bindings::from([("t".into(), tokens)]);
-        let cases = few_tokens(few, &Dim::symbol("t"), choices).into_iter();
+        let cases = few_tokens(Target { arch: 90 }, few, &Dim::from(14336), &Dim::symbol("t"), choices).into_iter();
         cases.filter(|(_, when)| when.eval(&bindings) == Ok(1)).map(|(few, _)| few.rows).collect()
     }
 
