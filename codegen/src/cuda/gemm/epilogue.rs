@@ -43,6 +43,14 @@ struct Load {
     at: String,
 }
 
+/// The parts of an epilogue whose captures are read ahead.
+pub(super) struct Fetched {
+    /// Statements that declare `Held`, what a visit needs, and the lambda `fetch(m, n)` that reads it.
+    pub declare: String,
+    /// The lambda `visit(m, n, values, held)` that stores a run of columns.
+    pub visit: String,
+}
+
 /// An epilogue: `program` takes the accumulators of each lane, then the captures.
 pub(super) struct Epilogue<'a> {
     pub program: &'a Program,
@@ -70,8 +78,8 @@ impl Epilogue<'_> {
         Ok(format!("tile.each({});\n", self.visit(kernel, lanes)?))
     }
 
-    /// The same, where the tile reads what several visits need before the first of them.
-    pub fn store_fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+    /// The same in parts, for tiles that read what several visits need before the first of them.
+    pub fn fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<Fetched> {
         let mut loads = Vec::new();
         for i in 0..self.captures.len() {
             self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
@@ -83,10 +91,11 @@ impl Epilogue<'_> {
         }
         let (columns, rows) = (kernel.dim(&self.columns), self.rows());
         let visit = self.visiting(kernel, lanes, true)?;
-        Ok(format!(
+        let declare = format!(
             "struct Held {{\n{fields}}};\nconst auto fetch = [&](int m, int n) {{\nHeld held{{}};\nconst i64 column = n0 + n;\n\
-             if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\ntile.each(fetch, {visit});\n"
-        ))
+             if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\n"
+        );
+        Ok(Fetched { declare, visit })
     }
 
     /// The lambda that stores a run of columns of such a tile.
@@ -134,11 +143,12 @@ impl Epilogue<'_> {
             };
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
-            } else if self.in_pairs(output) && output.column_stride.is(1) {
-                format!("*(Pack<{ty}, 2>*)&{} = q{i};\n", output.at(kernel, "column"))
+            } else if self.in_runs(output) && output.column_stride.is(1) {
+                format!("*(Pack<{ty}, {}>*)&{} = q{i};\n", self.run, output.at(kernel, "column"))
             } else if self.take_turns(i) {
-                let (at, odd) = (output.at(kernel, "column"), i + 1);
-                format!("*(Pack<{ty}, 4>*)&{at} = Pack<{ty}, 4>{{{{q{i}.at[0], q{odd}.at[0], q{i}.at[1], q{odd}.at[1]}}}};\n")
+                let (at, odd, both) = (output.at(kernel, "column"), i + 1, 2 * self.run);
+                let turns: Vec<String> = (0..self.run).map(|e| format!("q{i}.at[{e}], q{odd}.at[{e}]")).collect();
+                format!("*(Pack<{ty}, {both}>*)&{at} = Pack<{ty}, {both}>{{{{{}}}}};\n", turns.join(", "))
             } else if i > 0 && self.take_turns(i - 1) {
                 String::new()
             } else {
@@ -161,7 +171,8 @@ impl Epilogue<'_> {
         }
         let (run, valid) = match self.run {
             1 => (1, "1".to_string()),
-            run => (run, format!("column + 1 < {columns} ? {run} : 1")),
+            run if divisible(&self.columns, run as i64) => (run, run.to_string()),
+            run => (run, format!("column + {run} <= {columns} ? {run} : (int)({columns} - column)")),
         };
         let held = if fetched { ", [[maybe_unused]] const Held& held" } else { "" };
         Ok(format!(
@@ -179,9 +190,9 @@ impl Epilogue<'_> {
     fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, loads: &mut Vec<Load>) -> Emit<String> {
         let capture = &self.captures[i];
         let ty = ctype::storage(dtype)?;
-        let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, 2));
-        if self.in_pairs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
-            loads.push(Load { ty: format!("Pack<{ty}, 2>"), name: format!("c{i}"), at: capture.at(kernel, "column") });
+        let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, self.run as i64));
+        if self.in_runs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
+            loads.push(Load { ty: format!("Pack<{ty}, {}>", self.run), name: format!("c{i}"), at: capture.at(kernel, "column") });
             return Ok(format!("up(c{i}.at[e])"));
         }
         if capture.column_stride.is(0) {
@@ -194,7 +205,7 @@ impl Epilogue<'_> {
             let even = if self.interleave(i, other) { i } else { other };
             if i < other {
                 let at = self.captures[even].at(kernel, "column");
-                loads.push(Load { ty: format!("Pack<{ty}, 4>"), name: format!("c{even}"), at });
+                loads.push(Load { ty: format!("Pack<{ty}, {}>", 2 * self.run), name: format!("c{even}"), at });
             }
             return Ok(format!("up(c{even}.at[2 * e + {}])", usize::from(i != even)));
         }
@@ -215,14 +226,15 @@ impl Epilogue<'_> {
             && a.row_stride == b.row_stride
             && a.base == b.base
             && a.absent == b.absent
-            && self.in_pairs(a)
-            && divisible(&a.row_stride, 4)
-            && divisible(offset, 4)
+            && self.in_runs(a)
+            && divisible(&a.row_stride, 2 * self.run as i64)
+            && divisible(offset, 2 * self.run as i64)
     }
 
-    /// A visit's two columns both exist, and start on an even element of a row.
-    fn in_pairs(&self, place: &Place) -> bool {
-        self.run == 2 && divisible(&place.row_stride, 2) && divisible(&self.columns, 2)
+    /// A visit's columns all exist, and start on a multiple of their number in a row.
+    fn in_runs(&self, place: &Place) -> bool {
+        let run = self.run as i64;
+        run > 1 && divisible(&place.row_stride, run) && divisible(&self.columns, run)
     }
 
     /// Results `i` and `i + 1` take turns in one tensor.
@@ -230,7 +242,7 @@ impl Epilogue<'_> {
         let (Some(a), Some(b)) = (self.outputs.get(i), self.outputs.get(i + 1)) else { return false };
         let dtypes = [i, i + 1].map(|i| self.program.results[i].1);
         a.pointer == b.pointer
-            && [a, b].iter().all(|place| place.column_stride.is(2) && self.in_pairs(place))
+            && [a, b].iter().all(|place| place.column_stride.is(2) && self.in_runs(place))
             && (a.base.as_str(), b.base.as_str()) == ("0", "1")
             && dtypes[0] == dtypes[1]
             && dtypes[0].size() <= 4

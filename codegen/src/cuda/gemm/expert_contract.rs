@@ -5,7 +5,7 @@ use super::{
         emitter::{Emitter, elements, tensor, tensors},
         error::Emit,
     },
-    dispatch,
+    dispatch, expert_captured,
     expert_product::{Engine, ExpertProduct, Rows, Target},
     experts::experts_of,
     main_loop::{MainLoop, RowCount},
@@ -13,7 +13,7 @@ use super::{
     wgmma::{Strides, Wgmma},
 };
 use crate::Step;
-use eglu_ir::ops::ExpertContract;
+use eglu_ir::{DType, Dim, ops::ExpertContract};
 
 /// Rows that may repeat, gathered by expert, times each lane; the program while accumulators are in registers.
 pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: &ExpertContract) -> Emit<()> {
@@ -25,7 +25,12 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
         let swapped =
             |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
-        if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows))) {
+        let variant = if captures.is_empty() {
+            side_by_side(emitter, step, op).then(|| Variant::of(rows))
+        } else {
+            captured(op, x.dtype, &weights[0].layout.shape[1]).then(|| Variant::captured(rows))
+        };
+        if let Some(Ok(main)) = variant.map(swapped) {
             return Engine::Swapped(main);
         }
         match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
@@ -59,6 +64,11 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         product.emit(emitter)?;
     }
     Ok(())
+}
+
+/// True if the swapped main loop can read the captures.
+fn captured(op: &ExpertContract, dtype: DType, columns: &Dim) -> bool {
+    op.lanes == 1 && op.tables == 0 && expert_captured::fits(&op.program, dtype, columns)
 }
 
 /// True if the program takes nothing but products and biases, and its results are tensors of 16 bits whose columns are neighbours and whose

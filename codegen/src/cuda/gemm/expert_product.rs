@@ -8,7 +8,7 @@ use super::{
         kernel::{Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
-    epilogue::{Epilogue, Place},
+    epilogue::{Epilogue, Fetched, Place},
     expert_blocks, expert_clusters, expert_swapped,
     main_loop::MainLoop,
     swapped::Swapped,
@@ -120,6 +120,19 @@ impl ExpertProduct<'_> {
 
     /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
     pub fn store(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
+        let Fetched { declare, visit } = match self.engine {
+            Engine::Blocks(..) => return self.finish(emitter, kernel, order, start, 2)?.store(kernel, self.weights.len()),
+            _ => self.epilogue(emitter, kernel, order, start, 2)?,
+        };
+        Ok(format!("{declare}tile.each(fetch, {visit});\n"))
+    }
+
+    /// The same for tiles that read ahead and bring `run` columns a visit.
+    pub fn epilogue(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str, run: usize) -> Emit<Fetched> {
+        self.finish(emitter, kernel, order, start, run)?.fetched(kernel, self.weights.len())
+    }
+
+    fn finish(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str, run: usize) -> Emit<Epilogue<'_>> {
         let columns = self.columns().clone();
         let mut captures = Vec::new();
         for bias in &self.biases {
@@ -153,7 +166,7 @@ impl ExpertProduct<'_> {
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
         let place = Some(format!("{start} + m"));
-        let epilogue = Epilogue {
+        Ok(Epilogue {
             program: self.program,
             captures,
             outputs,
@@ -161,14 +174,10 @@ impl ExpertProduct<'_> {
             row,
             place,
             dropped,
-            run: 2,
+            run,
             staged: None,
             folded: None,
-        };
-        match self.engine {
-            Engine::Clusters(_) => epilogue.store_fetched(kernel, self.weights.len()),
-            _ => epilogue.store(kernel, self.weights.len()),
-        }
+        })
     }
 
     /// The results, none of which are interleaved.

@@ -6,6 +6,7 @@ mod dispatch;
 mod engine;
 mod epilogue;
 mod expert_blocks;
+mod expert_captured;
 mod expert_clusters;
 mod expert_contract;
 mod expert_outer;
