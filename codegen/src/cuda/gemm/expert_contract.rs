@@ -3,7 +3,7 @@
 use super::{
     super::{
         emitter::{Emitter, elements, tensor, tensors},
-        error::Emit,
+        error::{Emit, Unsupported},
     },
     dispatch, expert_captured,
     expert_product::{Engine, ExpertProduct, Rows, Target},
@@ -17,6 +17,9 @@ use eglu_ir::{DType, Dim, ops::ExpertContract};
 
 /// Rows that may repeat, gathered by expert, times each lane; the program while accumulators are in registers.
 pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: &ExpertContract) -> Emit<()> {
+    if !op.folds.is_empty() {
+        return Err(Unsupported::new("reductions behind products by expert have no kernel: report it"));
+    }
     let (x, ids, rest) = (tensor(step, 0)?, tensor(step, 1)?, tensors(step, 2)?);
     let (weights, captures) = rest.split_at(op.lanes);
     let (tables, captures) = captures.split_at(op.tables);
