@@ -43,6 +43,19 @@ struct Load {
     at: String,
 }
 
+/// A reduction along rows of a result that is not stored: its parts, of neighbouring columns each, are.
+pub(super) struct Part {
+    /// The result.
+    pub result: usize,
+    /// The type of a part.
+    pub state: String,
+    /// Where parts lie, row by row.
+    pub scratch: usize,
+    /// Columns of a part, and parts of a row.
+    pub width: i64,
+    pub each: i64,
+}
+
 /// The parts of an epilogue whose captures are read ahead.
 pub(super) struct Fetched {
     /// Statements that declare `Held`, what a visit needs, and the lambda `fetch(m, n)` that reads it.
@@ -68,6 +81,8 @@ pub(super) struct Epilogue<'a> {
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
     pub staged: Option<usize>,
+    /// Results that are reduced along their rows.
+    pub parts: &'a [Part],
     /// A result that is not stored but goes to `staged[m * pitch + n]` of shared memory, and the pitch.
     pub folded: Option<(usize, i64)>,
 }
@@ -89,6 +104,10 @@ impl Epilogue<'_> {
             fields += &format!("{ty} {name};\n");
             fetches += &format!("held.{name} = *(const {ty}*)&{at};\n");
         }
+        if self.keeps_row() {
+            fields += "i32 row;\n";
+            fetches += "held.row = (i32)row;\n";
+        }
         let (columns, rows) = (kernel.dim(&self.columns), self.rows());
         let visit = self.visiting(kernel, lanes, true)?;
         let declare = format!(
@@ -101,6 +120,11 @@ impl Epilogue<'_> {
     /// The lambda that stores a run of columns of such a tile.
     pub fn visit(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
         self.visiting(kernel, lanes, false)
+    }
+
+    /// What is read ahead for long runs includes the row.
+    fn keeps_row(&self) -> bool {
+        self.run > 2
     }
 
     /// Statements that find the row of a visit.
@@ -135,6 +159,10 @@ impl Epilogue<'_> {
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
+            if let Some(part) = self.parts.iter().find(|part| part.result == i) {
+                stores += &self.store_part(kernel, part);
+                continue;
+            }
             let Some(output) = self.outputs.get(i) else {
                 let pitch = self.folded.filter(|&(result, _)| result == i).map(|(_, pitch)| pitch);
                 let stage = |pitch| format!("for (int e = 0; e < {}; e++) staged[m * {pitch} + n + e] = q{i}.at[e];\n", self.run);
@@ -175,16 +203,35 @@ impl Epilogue<'_> {
             run => (run, format!("column + {run} <= {columns} ? {run} : (int)({columns} - column)")),
         };
         let held = if fetched { ", [[maybe_unused]] const Held& held" } else { "" };
+        let rows = match fetched && self.keeps_row() {
+            true => "[[maybe_unused]] const i64 row = held.row, place = start + m;\n".to_string(),
+            false => self.rows(),
+        };
         Ok(format!(
             "[&](int m, int n, const auto& acc{held}) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             {}const int valid = {valid};\n{declare}\
-             #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
-            self.rows()
+             {rows}const int valid = {valid};\n{declare}\
+             #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}"
         ))
     }
 }
 
 impl Epilogue<'_> {
+    /// Statements that store a visit's part of a reduction.
+    fn store_part(&self, kernel: &mut Kernel, part: &Part) -> String {
+        let Part { result, state, scratch, width, each } = part;
+        let (to, run) = (kernel.scratch(state, *scratch), self.run as i64);
+        if *width < run {
+            return format!(
+                "for (int e = 0; e < valid; e++) {{\n{state} part;\npart.add(q{result}.at[e], 0);\n{to}[row * {each} + column + e] = part;\n}}\n"
+            );
+        }
+        // Wider parts are those of eight neighbouring lanes.
+        let (merge, first) = if *width > run { ("merge_eight(part);\n", "if (threadIdx.x % 8 == 0) ") } else { ("", "") };
+        format!(
+            "{{\n{state} part;\nfor (int e = 0; e < valid; e++) part.add(q{result}.at[e], e);\n{merge}{first}{to}[row * {each} + column / {width}] = part;\n}}\n"
+        )
+    }
+
     /// Column `e` of capture `i`, as arithmetic sees it. What a visit reads at once joins `loads`: neighbouring columns that lie together, or the
     /// one value of a row.
     fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, loads: &mut Vec<Load>) -> Emit<String> {

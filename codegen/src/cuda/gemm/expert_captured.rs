@@ -11,16 +11,21 @@ use eglu_ir::{DType, Dim, Program, Ref, program::InstrOp};
 /// Neighbouring columns of a row that a thread finishes at a time.
 pub(super) const RUN: usize = 8;
 
+/// Neighbouring columns of a row that eight lanes finish together.
+pub(super) const LINE: i64 = 64;
+
 /// True if `program` can take the accumulators of its one lane in 16 bits, and pieces of a row of `columns`: it reads them rounded to `dtype`, and
-/// results have 16 bits.
-pub(super) fn fits(program: &Program, dtype: DType, columns: &Dim) -> bool {
+/// results have 16 bits, but for its last `folds`, which are reduced.
+pub(super) fn fits(program: &Program, folds: usize, dtype: DType, columns: &Dim) -> bool {
     let lane = Ref::Param(0);
     let rounded = program
         .instrs
         .iter()
         .filter(|instr| instr.args.contains(&lane))
         .all(|instr| instr.op == InstrOp::Cast && instr.dtype == dtype);
-    let short = program.results.iter().all(|&(result, dtype)| result != lane && dtype.size() == 2 && dtype.is_float());
+    let stored = &program.results[..program.results.len() - folds];
+    let short = stored.iter().all(|(_, dtype)| dtype.size() == 2 && dtype.is_float());
+    let rounded = rounded && program.results.iter().all(|&(result, _)| result != lane);
     rounded && short && divisible(columns, RUN as i64)
 }
 

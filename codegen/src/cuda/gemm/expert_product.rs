@@ -5,10 +5,10 @@ use super::{
         ctype,
         emitter::Emitter,
         error::Emit,
-        kernel::{Kernel, broadcast_strides, divisible},
+        kernel::{Header, Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
-    epilogue::{Epilogue, Fetched, Place},
+    epilogue::{Epilogue, Fetched, Part, Place},
     expert_blocks, expert_clusters, expert_swapped,
     main_loop::MainLoop,
     swapped::Swapped,
@@ -93,6 +93,8 @@ pub(super) struct ExpertProduct<'a> {
     /// Further captures, which broadcast against `[S, N]`.
     pub captures: Vec<&'a TensorRef>,
     pub program: &'a Program,
+    /// Results that are reduced along their rows; the program's last.
+    pub parts: Vec<Part>,
     pub target: Target<'a>,
     /// Results go back to where their ids stood, but for tensors in expert order.
     pub unordered: bool,
@@ -104,6 +106,11 @@ pub(super) struct ExpertProduct<'a> {
 }
 
 impl ExpertProduct<'_> {
+    /// What its kernel includes besides its main loop.
+    pub fn headers(&self) -> impl Iterator<Item = Header> {
+        [Header::Warp, Header::Reduce].into_iter().filter(|_| !self.parts.is_empty())
+    }
+
     /// Emits its kernel.
     pub fn emit(&self, emitter: &mut Emitter) -> Emit<()> {
         match self.engine {
@@ -128,7 +135,14 @@ impl ExpertProduct<'_> {
     }
 
     /// The same for tiles that read ahead and bring `run` columns a visit.
-    pub fn epilogue(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str, run: usize) -> Emit<Fetched> {
+    pub fn epilogue(
+        &self,
+        emitter: &Emitter,
+        kernel: &mut Kernel,
+        order: Option<&str>,
+        start: &str,
+        run: usize,
+    ) -> Emit<Fetched> {
         self.finish(emitter, kernel, order, start, run)?.fetched(kernel, self.weights.len())
     }
 
@@ -176,6 +190,7 @@ impl ExpertProduct<'_> {
             dropped,
             run,
             staged: None,
+            parts: &self.parts,
             folded: None,
         })
     }

@@ -70,7 +70,8 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
         "{before}SwappedTile<Shape, {gathered}>::Sums sums;\ntile.multiply(sums, work.expert < 0 ? 0 : {k}, work.rows);\n{after}"
     );
     let items = program::function("epilogue", product.program, Results::Stored)?;
-    let code = Persistent { setup, feed, gathered, prepare, consume, captured }.code(main, dtype, &items)?;
+    let mut code = Persistent { setup, feed, gathered, prepare, consume, captured }.code(main, dtype, &items)?;
+    code.headers.extend(product.headers());
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
     Ok(())
 }

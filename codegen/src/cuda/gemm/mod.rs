@@ -9,6 +9,7 @@ mod expert_blocks;
 mod expert_captured;
 mod expert_clusters;
 mod expert_contract;
+mod expert_fold;
 mod expert_outer;
 mod expert_product;
 mod expert_swapped;

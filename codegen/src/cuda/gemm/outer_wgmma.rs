@@ -44,7 +44,10 @@ pub(super) fn refuses(target: Target, [a, b]: [&TensorRef; 2]) -> Result<(), &'s
 /// Emits the kernel: blocks stay for all tiles of all experts.
 pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, dispatched: &Dispatched) -> Emit<()> {
     let ring = std::env::var("EGLU_RING").unwrap_or("42".into());
-    let (stages, buffers) = match &ring[..] { "34" => (3u32, 4u32), _ => (4, 2) };
+    let (stages, buffers) = match &ring[..] {
+        "34" => (3u32, 4u32),
+        _ => (4, 2),
+    };
     let (a, b, ids, output) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?, &step.outputs[0]);
     let ty = ctype::storage(a.dtype)?;
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
@@ -81,6 +84,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         dropped: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),
+        parts: &[],
         folded: None,
     };
     let visit = epilogue.visit(&mut kernel, 1)?;
