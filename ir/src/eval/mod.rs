@@ -4,6 +4,7 @@
 
 mod convolution;
 mod element;
+mod epilogue;
 mod experts;
 mod float8;
 mod fused;

@@ -1,6 +1,7 @@
 //! Type inference, by families of ops.
 
 mod convolution;
+mod epilogue;
 mod experts;
 mod fused;
 mod indexing;
