@@ -82,9 +82,7 @@ fn leaves(graph: &Graph, plan: &Plan, id: NodeId) -> Vec<NodeId> {
         }
         if let Some(fold) = folds(at) {
             stack.push(fold.of);
-        } else if views(at) {
-            stack.extend(sources(graph, at));
-        } else if plan.computes(at) || joins(at) {
+        } else if views(at) || plan.computes(at) || joins(at) {
             stack.extend(sources(graph, at));
         } else {
             leaves.push(at);
