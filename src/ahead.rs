@@ -1,4 +1,25 @@
-//! Ahead of time: from models to the programs of a package.
+//! Ahead of time: from models to the programs of a package, which loads and runs with no compiler.
+//!
+//! ```
+//! use eglu::{Device, Options, Package, Pipeline, ahead::{self, Architecture, Model}, import::import, reference::read_tensors, runtime::package::Draft};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("block.eglu");
+//! let imported = import("fixtures/llama.block.pt2".as_ref())?;
+//! let model = Model { graph: imported.graph, weights: imported.weights, options: Box::new(Options::new) };
+//! // For GPUs, `"sm_90a".parse()?` and the like beside it; these need NVRTC here.
+//! let programs = ahead::compile(&[model], &[Architecture::Cpu], &Pipeline::standard())?;
+//! Draft { programs, refer_to_weights: false }.write(&path)?;
+//!
+//! let package = Package::open(&path)?;
+//! let program = package.program(None)?;
+//! let executable = program.load(&program.weights()?, &Device::Cpu)?;
+//! let io = read_tensors("fixtures/llama.block.io.safetensors".as_ref())?;
+//! assert_eq!(executable.run(&[io["input.0"].clone()])?.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
 
 use eglu_codegen::{
     LowerError, Plan,

@@ -1,6 +1,7 @@
 //! Output files that appear whole or not at all: written beside their place, then renamed.
 
 use crate::failure::Failure;
+use eglu_runtime::whole::write_whole;
 use std::{
     fs,
     io::Write,
@@ -14,11 +15,7 @@ pub fn file(path: &Path, contents: &[u8]) -> Result<(), Failure> {
         if is_stream(path) {
             return fs::OpenOptions::new().write(true).open(path)?.write_all(contents);
         }
-        let mut temporary = tempfile::NamedTempFile::new_in(folder_of(path))?;
-        temporary.write_all(contents)?;
-        readable_by_all(temporary.path())?;
-        temporary.persist(path)?;
-        Ok(())
+        write_whole(path, |file| file.write_all(contents))
     };
     write().map_err(|cause| cannot_write(path, cause))
 }
@@ -94,12 +91,11 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Temporary files are private to their owner; results are like any other file.
+/// Temporary folders are private to their owner; results are like any other folder.
 #[cfg(unix)]
 fn readable_by_all(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    let mode = if path.is_dir() { 0o755 } else { 0o644 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
 #[cfg(not(unix))]

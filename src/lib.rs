@@ -17,7 +17,7 @@
 //! }
 //! ```
 //!
-//! [`compile`] is [`Pipeline::standard`] and [`lower`]; with a pipeline of one's own:
+//! [`compile()`] is [`Pipeline::standard`] and [`lower()`]; with a pipeline of one's own:
 //!
 //! ```
 //! use eglu::{DeviceProfile, Graph, Options, Pipeline, lower};
@@ -59,7 +59,7 @@ pub use eglu_codegen::{Plan, lower};
 pub use eglu_ir::import::{self, reference};
 pub use eglu_ir::{self as ir, DType, DeviceProfile, Dim, Graph, Op, Tensor, TensorType};
 pub use eglu_passes::{self as passes, Optimized, Options, Pipeline};
-pub use eglu_runtime::{self as runtime, Device, DeviceTensor, Executable, Stream, compare};
+pub use eglu_runtime::{self as runtime, Device, DeviceTensor, Executable, Package, Stream, compare};
 
 #[cfg(test)]
 mod tests {

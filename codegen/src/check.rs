@@ -30,7 +30,7 @@ fn equal<T: PartialEq>(what: impl FnOnce() -> String, found: T, want: T, text: i
 }
 
 impl Plan {
-    /// Checks a plan that was not made by [`lower`](crate::lower) in this process. A plan that passes may be run on any backend.
+    /// Checks a plan that was not made by [`lower`](crate::lower()) in this process. A plan that passes may be run on any backend.
     pub fn check(&self) -> Result<(), CheckError> {
         for step in &self.steps {
             for (i, arg) in step.inputs.iter().enumerate() {

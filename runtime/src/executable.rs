@@ -134,7 +134,8 @@ pub(crate) fn checked_source<'a>(plan: &'a Plan, weights: &'a Weights) -> impl F
 /// - [`run_on`](Executable::run_on) takes and writes memory of the caller's on a stream of the caller's and does not wait. Runs on one stream
 ///   follow each other and share intermediate memory; runs on different streams may overlap. Threads that share a stream take turns.
 /// - Dropping it waits for everything that it issued.
-/// - After a kernel's fault every executable on that device gives an error. What is loaded afterwards works again.
+/// - After a kernel's fault every executable on that device gives an error, and so does loading another: the driver lets the process use the
+///   device no more. Executables on other devices go on, and the model can be loaded in a new process.
 pub struct Executable {
     backend: Box<dyn Backend>,
     signature: Vec<(Arc<str>, TensorType)>,
@@ -200,7 +201,8 @@ impl Executable {
     ///
     /// Where dims and addresses are those of the run before on this stream, this is one replay of a CUDA graph; where addresses differ, the
     /// graph's arguments are updated or the kernels launched one by one; where dims differ, the launches for them are made, and kept for
-    /// the next time. Nothing is asked of the driver and nothing allocated, but for dims that were not seen lately.
+    /// the next time. Nothing is asked of the driver and nothing allocated, but for dims that were not seen lately. A stream that is being
+    /// captured may be given once a run with these dims was made on it.
     pub fn run_on(&self, stream: Stream, inputs: &[DeviceTensor], results: &[DeviceTensor]) -> Result<(), RuntimeError> {
         let bind = || self.bind_shapes(inputs.iter().map(|input| (input.dtype(), input.shape())));
         self.on_device()?.run_on(stream, inputs, results, &bind)

@@ -16,8 +16,11 @@ const PART: &str = ".part";
 
 /// Writes a file by `write`. Readers see the old file or the new one, and where writing fails the old one stays.
 ///
-/// The file is open for reading, too. Folders are not made.
+/// The file is open for reading, too. Folders are not made; a folder, a device or a pipe in the file's place is refused.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is something that is no file"));
+    }
     let (part, mut file) = claim(path)?;
     let written = write(&mut file).and_then(|()| fs::rename(&part, path));
     match &written {
@@ -92,6 +95,7 @@ mod tests {
         assert_eq!(write_whole(&path, full).unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!((fs::read(&path).unwrap(), names(root.path())), (b"old".to_vec(), vec!["out".to_string()]));
         assert!(write_whole(&root.path().join("no/out"), |_| Ok(())).is_err());
+        assert_eq!(write_whole(root.path(), |_| Ok(())).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -142,12 +142,13 @@ impl Bench {
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
     fn measure(&self, progress: &Progress) -> Result<(Comparison, Optimized, Vec<Phase>, bool), Failure> {
         let phases = progress.phases();
-        // The first question to a GPU loads the driver and starts it.
+        let _opening = device::open_early(self.device, true);
+        let mut imported = phases.time("import", || model::load(&self.model))?;
+        // The first question to a GPU waits until the driver has started.
         let profile = match self.device {
             Device::Cpu => device::profile_of(self.device)?,
             Device::Cuda(_) => phases.time("driver", || device::profile_of(self.device))?,
         };
-        let mut imported = phases.time("import", || model::load(&self.model))?;
         let options = self.differentiate.options(&imported, profile.clone());
         let optimize = |pipeline: Pipeline| self.differentiate.before(pipeline).run(imported.graph.clone(), &options);
         let optimized = phases.time("passes", || optimize(Pipeline::standard()))?;

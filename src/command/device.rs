@@ -3,7 +3,18 @@
 use crate::failure::Failure;
 use eglu_codegen::cuda::Target;
 use eglu_ir::DeviceProfile;
-use eglu_runtime::Device;
+use eglu_runtime::{
+    Device,
+    cuda::{self, Opening},
+};
+
+/// Starts to open a GPU, and to look for the compiler if it is needed, while the model is read.
+pub fn open_early(device: Device, compiler: bool) -> Option<Opening> {
+    match device {
+        Device::Cpu => None,
+        Device::Cuda(ordinal) => Some(cuda::open_early(ordinal, compiler)),
+    }
+}
 
 /// The profile of a device of this machine.
 pub fn profile_of(device: Device) -> Result<DeviceProfile, Failure> {

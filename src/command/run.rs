@@ -55,9 +55,11 @@ impl Run {
     /// Runs the subcommand.
     pub fn run(self) -> Result<(), Failure> {
         self.outputs.as_deref().map_or(Ok(()), deliver::expect_place)?;
+        let is_package = is_package(&self.model);
+        let _opening = super::device::open_early(self.device, !is_package);
         let progress = Progress::new();
         let phases = progress.phases();
-        let (executable, inputs) = match is_package(&self.model) {
+        let (executable, inputs) = match is_package {
             true => self.load_package(&phases)?,
             false => self.load_model(&phases)?,
         };

@@ -3,7 +3,7 @@
 use super::{
     groups::{Groups, class},
     markup::{at, escape, shortened},
-    units::{ratio, ticks, time},
+    units::{ratio, ticks, time, time_grid},
 };
 use eglu_runtime::bench::{Comparison, Spread};
 use indexmap::IndexMap;
@@ -47,16 +47,7 @@ pub fn chart(comparison: &Comparison, groups: &Groups) -> String {
         "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"Time of each fused kernel beside the kernels it replaced\">",
         at(bottom + 26.0)
     );
-    for tick in ticks(most, 6) {
-        let x = at(scale(tick));
-        let _ = write!(
-            svg,
-            "<path class=\"grid\" d=\"M{x} {TOP}V{}\"/><text class=\"tick\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            at(bottom),
-            at(bottom + 18.0),
-            time(tick)
-        );
-    }
+    time_grid(&mut svg, &ticks(most, 6), &scale, [TOP, bottom]);
     for (i, row) in rows.iter().enumerate() {
         draw(&mut svg, row, TOP + ROW * i as f64, &scale);
     }

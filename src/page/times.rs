@@ -2,7 +2,7 @@
 
 use super::{
     markup::at,
-    units::{ticks, time},
+    units::{ticks, time, time_grid},
 };
 use eglu_runtime::bench::{Comparison, Measurement};
 use std::fmt::Write;
@@ -28,16 +28,7 @@ pub fn chart(comparison: &Comparison) -> String {
         said.join(", ")
     );
     let bottom = TOP + 2.0 * ROW;
-    for tick in ticks(most, 8) {
-        let x = at(scale(tick));
-        let _ = write!(
-            svg,
-            "<path class=\"grid\" d=\"M{x} {TOP}V{}\"/><text class=\"tick\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            at(bottom),
-            at(bottom + 18.0),
-            time(tick)
-        );
-    }
+    time_grid(&mut svg, &ticks(most, 8), &scale, [TOP, bottom]);
     for (i, (name, plan)) in plans.into_iter().enumerate() {
         bar(&mut svg, name, plan, TOP + ROW * i as f64, most, &scale);
     }

@@ -1,5 +1,8 @@
 //! Numbers as an engineer reads them: three digits and a unit.
 
+use super::markup::at;
+use std::fmt::Write;
+
 /// A time given in milliseconds.
 pub fn time(ms: f64) -> String {
     match ms {
@@ -8,6 +11,20 @@ pub fn time(ms: f64) -> String {
         _ if ms >= 0.9995 => format!("{} ms", digits(ms)),
         _ if ms >= 0.9995e-3 => format!("{} µs", digits(ms * 1e3)),
         _ => format!("{} ns", digits(ms * 1e6)),
+    }
+}
+
+/// Lines of a plot at these times, from the first height to the second, with the times below.
+pub fn time_grid(svg: &mut String, times: &[f64], scale: &impl Fn(f64) -> f64, [top, bottom]: [f64; 2]) {
+    for &tick in times {
+        let x = at(scale(tick));
+        let _ = write!(
+            svg,
+            "<path class=\"grid\" d=\"M{x} {top}V{}\"/><text class=\"tick\" x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            at(bottom),
+            at(bottom + 18.0),
+            time(tick)
+        );
     }
 }
 

@@ -102,10 +102,10 @@ fn wrong_use_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.eglu");
     compile(&[BLOCK], "sm_70", &out, &[]).error(2, &["sm_70", "sm_90a"]);
-    compile(&[BLOCK], "cpu", &folder.path().join("no/out.eglu"), &[]).error(1, &["no/out.eglu", "folder exists"]);
+    compile(&[BLOCK], "cpu", &folder.path().join("no/out.eglu"), &[]).error(1, &["no/out.eglu", "there is no folder"]);
     compile(&[BLOCK], "cpu", &out, &[]).success();
     let out = out.to_str().unwrap();
-    eglu(["run", out]).error(2, &["takes 1 inputs"]);
+    eglu(["run", out]).error(2, &["takes 1 input,"]);
     eglu(["run", out, "--no-fuse"]).error(2, &["compile the model again"]);
     eglu(["inspect", out, "--format", "dot"]).error(2, &["no graph"]);
     eglu(["run", &fixture("llama.block.pt2"), "--program", "x"]).error(2, &["--program"]);

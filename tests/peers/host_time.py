@@ -36,12 +36,11 @@ def host(call, rounds=51):
 
 
 def peers(path):
-    """PyTorch's figures for an archive, by name; a mode that fails is told of."""
+    """PyTorch's figures for an archive; a mode that fails is told of."""
     program = move_to_device_pass(torch.export.load(path), "cuda")
     args, kwargs = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), program.example_inputs)
     module = program.module()
-    found = {}
-    for name, mode in [("eager", None), ("compiled", "default"), ("reduce-overhead", "reduce-overhead")]:
+    for name, mode in [("eager", None), ("reduce-overhead", "reduce-overhead"), ("compiled", "default")]:
         torch._dynamo.reset()
         try:
             call = module if mode is None else torch.compile(module, mode=mode)
@@ -49,10 +48,9 @@ def peers(path):
                 for _ in range(5):
                     call(*args, **kwargs)
                 torch.cuda.synchronize()
-                found[name] = f"{host(lambda: call(*args, **kwargs)):.1f}"
+                yield f"{name} {host(lambda: call(*args, **kwargs)):.1f} us"
         except Exception as error:
-            found[name] = f"failed ({str(error).strip().splitlines()[0][:60]})"
-    return found
+            yield f"{name} failed ({str(error).strip().splitlines()[0][:60]})"
 
 
 def main():
@@ -61,12 +59,12 @@ def main():
     x = torch.randn(1024, device="cuda")
     print(f"one eager operator: {host(lambda: torch.relu(x)):.1f} us")
     for path in models:
-        found = peers(path)
-        print(os.path.basename(path) + ":  PyTorch " + ", ".join(f"{name} {value}" for name, value in found.items()))
-        for replay in ["1", "0"]:
+        print(os.path.basename(path))
+        for replay, how in [("1", "by replay"), ("0", "kernel by kernel")]:
             run = subprocess.run([example, path], env={**os.environ, "EGLU_REPLAY": replay}, capture_output=True, text=True)
-            line = run.stdout.strip() or run.stderr.strip()[-300:]
-            print(f"  eglu {'by replay' if replay == '1' else 'kernel by kernel'}: {line}")
+            print(f"  eglu {how}: {run.stdout.strip() or run.stderr.strip()[-300:]}", flush=True)
+        for figure in peers(path):
+            print(f"  PyTorch {figure}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ const MOST: usize = 64;
 /// So many nodes of one reader each are followed to where a dense product's value is read twice.
 const CHAIN: usize = 24;
 
+/// Most readers of a value that is more than a link of a chain.
+const READERS: usize = 16;
+
 /// What kind of product it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
@@ -183,7 +186,8 @@ fn forks(partition: &Partition<'_>, product: NodeId) -> bool {
                 Some(Op::Reduce(_) | Op::Reshape(_) | Op::Slice(_) | Op::Cat(_)) => return true,
                 _ => return false,
             },
-            users => return !users.is_empty(),
+            // What very many read is a residual stream, not a pre-activation.
+            users => return (1..=READERS).contains(&users.len()),
         }
     }
     false
@@ -330,10 +334,14 @@ fn compute_again(graph: &Graph, plan: &mut Plan, allowed: impl Fn(NodeId) -> boo
             again.push(id);
             stack.extend(operands(graph, id));
         }
+        // A residual stream goes on through the whole model.
+        if plan.members.len() + again.len() > AGAIN {
+            return;
+        }
     }
     let all: Vec<NodeId> = plan.members.iter().chain(&again).copied().collect();
     let after = captured(&|id| all.contains(&id), &all);
-    if !again.is_empty() && all.len() <= AGAIN && after.len() <= before.len() {
+    if !again.is_empty() && after.len() <= before.len() {
         plan.again = again.into_iter().collect();
     }
 }

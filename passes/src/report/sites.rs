@@ -15,7 +15,8 @@ pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
     let mut kinds: Vec<(usize, NodeId, Kind)> =
         order.into_iter().enumerate().filter_map(|(at, id)| Some((at, id, kind(graph, id)?))).collect();
     kinds.sort_by_key(|&(at, _, kind)| (kind != Kind::Moe, at));
-    let found = Occurrences::new(report);
+    let ops = kinds.iter().filter_map(|&(_, id, _)| Some(graph.node(id).op()?.name()));
+    let found = Occurrences::new(report, ops);
     let mut claimed: FxHashSet<Arc<str>> = FxHashSet::default();
     let mut sites: Vec<(usize, Site)> = Vec::new();
     for (at, id, kind) in kinds {
@@ -32,35 +33,60 @@ pub(super) fn find(report: &Report, graph: &Graph) -> Vec<Site> {
 struct Occurrences {
     /// The imported node of each name.
     nodes: FxHashMap<Arc<str>, NodeId>,
-    /// Steps of the trail that rewrote each imported node, and those that rewrote none.
+    /// Positions in the trail of the steps that rewrote each imported node.
     steps: FxHashMap<Arc<str>, Vec<usize>>,
-    elsewhere: Vec<usize>,
+    /// What the steps that rewrote no imported node made, by op.
+    elsewhere: FxHashMap<&'static str, Last>,
+}
+
+/// Positions in the trail of the last steps that made an op.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// At the top of what the rule gave.
+    top: Option<usize>,
+    /// Inside of it, where texts are cut short and only the rule's name tells.
+    inside: Option<usize>,
+}
+
+impl Last {
+    fn among(report: &Report, steps: &[usize], op: &str) -> Last {
+        let (call, family) = (format!("{op}("), format!("{}-", op.replace('_', "-")));
+        let last = |made: &dyn Fn(&Step) -> bool| steps.iter().rev().copied().find(|&at| made(&report.trail[at]));
+        Last {
+            // A rule that rewrites something inside of it did not make it.
+            top: last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call)),
+            inside: last(&|step| step.after.contains(&call) || step.rule.starts_with(&family)),
+        }
+    }
 }
 
 impl Occurrences {
-    fn new(report: &Report) -> Occurrences {
+    /// For sites that are these ops.
+    fn new(report: &Report, ops: impl Iterator<Item = &'static str>) -> Occurrences {
         let graph = report.before();
         let nodes = graph.node_ids().map(|id| (graph.node(id).name.clone(), id)).collect();
-        let mut found = Occurrences { nodes, steps: FxHashMap::default(), elsewhere: Vec::new() };
+        let (mut steps, mut none) = (FxHashMap::<Arc<str>, Vec<usize>>::default(), Vec::new());
         for (at, step) in report.trail.iter().enumerate() {
             for node in &step.nodes {
-                found.steps.entry(node.clone()).or_default().push(at);
+                steps.entry(node.clone()).or_default().push(at);
             }
             if step.nodes.is_empty() {
-                found.elsewhere.push(at);
+                none.push(at);
             }
         }
-        found
+        let mut elsewhere = FxHashMap::default();
+        for op in ops {
+            elsewhere.entry(op).or_insert_with(|| Last::among(report, &none, op));
+        }
+        Occurrences { nodes, steps, elsewhere }
     }
 
-    /// Positions of the steps that may have made what stands for these nodes, the last first. Both lists are in order: they are merged as far
-    /// as they are read, since a deep model has thousands of steps.
-    fn steps_of(&self, origins: &[Arc<str>]) -> impl Iterator<Item = usize> + '_ {
+    /// Positions of the steps that rewrote any of these nodes, in order.
+    fn steps_of(&self, origins: &[Arc<str>]) -> Vec<usize> {
         let mut own: Vec<usize> = origins.iter().filter_map(|name| self.steps.get(name)).flatten().copied().collect();
         own.sort_unstable();
         own.dedup();
-        let (mut own, mut elsewhere) = (own.into_iter().rev().peekable(), self.elsewhere.iter().rev().copied().peekable());
-        std::iter::from_fn(move || if own.peek() > elsewhere.peek() { own.next() } else { elsewhere.next() })
+        own
     }
 }
 
@@ -116,16 +142,13 @@ fn product_of(graph: &Graph, operand: Operand) -> Option<Value> {
     }
 }
 
-/// The last rule that made this op of these nodes, at the top of its result or else inside, where texts are cut short and only the rule's
-/// name tells; without one, the pass that fuses without rules.
+/// The last rule that made this op of these nodes, at the top of its result or else inside; without one, the pass that fuses without rules.
 fn rule(report: &Report, found: &Occurrences, op: Option<&Op>, origins: &[Arc<str>]) -> String {
     let Some(name) = op.map(Op::name) else { return String::new() };
-    let last = |made: &dyn Fn(&Step) -> bool| found.steps_of(origins).map(|at| &report.trail[at]).find(|step| made(step));
-    let (call, family) = (format!("{name}("), format!("{}-", name.replace('_', "-")));
-    // A rule that rewrites something inside of it did not make it.
-    let top = last(&|step| step.after.starts_with(&call) && !step.before.starts_with(&call));
-    let inside = || last(&|step| step.after.contains(&call) || step.rule.starts_with(&family));
-    top.or_else(inside).map_or_else(|| "cluster".into(), |step| step.rule.clone())
+    let own = Last::among(report, &found.steps_of(origins), name);
+    let elsewhere = found.elsewhere.get(name).copied().unwrap_or_default();
+    let step = own.top.max(elsewhere.top).or(own.inside.max(elsewhere.inside));
+    step.map_or_else(|| "cluster".into(), |at| report.trail[at].rule.clone())
 }
 
 /// Kernels that the imported nodes would launch one by one, less the one left; and the traffic between them.

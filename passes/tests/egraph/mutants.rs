@@ -203,7 +203,7 @@ fn survey(graphs: &[Graph]) -> Seen {
         while let Some(graph) = graphs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let original: BTreeSet<String> = checked(graph, table, 5, 4).fired.into_iter().collect();
             for (i, mutant) in mutants(graph).into_iter().enumerate() {
-                if (i + graph.len()) % SAMPLED != 0 {
+                if !(i + graph.len()).is_multiple_of(SAMPLED) {
                     continue;
                 }
                 let found = checked(&mutant.graph, table, 5, 4);

@@ -102,7 +102,7 @@ pub(crate) fn compile_into(
     cache: &Cache,
     (told, compiled): (&(dyn Fn(usize) + Sync), &AtomicUsize),
 ) -> Result<Vec<Cubin>, CudaError> {
-    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, &source_digest(module, arch))).collect();
+    let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, || source_digest(module, arch))).collect();
     if let Some(cubins) = built.iter().cloned().collect() {
         // Nothing is left to compile, so that no compiler need be there.
         return Ok(cubins);
@@ -110,11 +110,14 @@ pub(crate) fn compile_into(
     let nvrtc = Nvrtc::open()?;
     let slot = |cubin: Option<Cubin>| cubin.map_or_else(OnceLock::new, |cubin| OnceLock::from(Ok(cubin)));
     let slots: Vec<OnceLock<Result<Cubin, CudaError>>> = built.into_iter().map(slot).collect();
+    // Long sources take longest: whoever starts one last keeps the others waiting.
+    let mut order: Vec<usize> = (0..modules.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(modules[at].source.len()));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        while let (at, Some(module)) = next_of(&next, modules) {
+        while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Each slot is taken by one thread only.
-            slots[at].get_or_init(|| compile_one(nvrtc, module, arch, (cache, compiled)));
+            slots[at].get_or_init(|| compile_one(nvrtc, &modules[at], arch, (cache, compiled)));
             told(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
@@ -130,11 +133,6 @@ pub(crate) fn compile_into(
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
 }
 
-fn next_of<'a>(next: &AtomicUsize, modules: &'a [Module]) -> (usize, Option<&'a Module>) {
-    let at = next.fetch_add(1, Ordering::Relaxed);
-    (at, modules.get(at))
-}
-
 fn compile_one(
     nvrtc: &Nvrtc,
     module: &Module,
@@ -143,12 +141,11 @@ fn compile_one(
 ) -> Result<Cubin, CudaError> {
     type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
     static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
-    let options = options(arch);
-    let key = cache::key(&[&module.name, &module.source, &options.join(" "), nvrtc.identity()]);
+    let key = cache::key(&[&module.name, &module.source, &options(arch).join(" "), nvrtc.identity()]);
     let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = memory().entry(key).or_default().clone();
     // Who comes while another compiles the same source waits for that.
-    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, &options, (cache, &key, compiled))).clone();
+    let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, (cache, &key, compiled))).clone();
     if cubin.is_err() {
         // What failed for want of memory, say, may succeed later.
         memory().remove(&key);
@@ -160,27 +157,24 @@ fn compile_or_read(
     nvrtc: &Nvrtc,
     module: &Module,
     arch: &str,
-    options: &[String],
     (cache, key, compiled): (&Cache, &Key, &AtomicUsize),
 ) -> Result<Cubin, CudaError> {
-    let (log, image) = match cache.read(key) {
-        Some(entry) => entry,
-        None => {
-            compiled.fetch_add(1, Ordering::Relaxed);
-            let compiled = nvrtc.compile(&format!("{}.cu", module.name), &module.source, options);
-            let failed = |log: String| CompileError {
-                module: module.name.clone(),
-                arch: arch.into(),
-                log,
-                source_text: module.source.clone(),
-            };
-            let compiled = compiled.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
-            let Some(image) = compiled.cubin else { return Err(failed(compiled.log).into()) };
-            cache.write(key, &compiled.log, &image);
-            (compiled.log, image)
+    if let Some((log, image)) = cache.read(key) {
+        return Ok(Cubin { image: image.into(), log: log.into() });
+    }
+    compiled.fetch_add(1, Ordering::Relaxed);
+    let result = nvrtc.compile(&format!("{}.cu", module.name), &module.source, &options(arch));
+    let result = result.map_err(|why| CudaError::Compiler { module: module.name.clone(), arch: arch.into(), why })?;
+    match result.cubin {
+        Some(image) => {
+            cache.write(key, &result.log, &image);
+            Ok(Cubin { image: image.into(), log: result.log.into() })
         }
-    };
-    Ok(Cubin { image: image.into(), log: log.into() })
+        None => {
+            let (module, source_text) = (module.name.clone(), module.source.clone());
+            Err(CompileError { module, arch: arch.into(), log: result.log, source_text }.into())
+        }
+    }
 }
 
 impl Cubin {

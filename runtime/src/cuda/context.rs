@@ -1,7 +1,7 @@
 //! A device's primary context, and memory in it.
 
 use super::{CudaError, DeviceFacts, allocator::Source, driver::Driver};
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUresult};
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUresult};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -14,9 +14,9 @@ use std::{
 pub(super) struct Context {
     pub(super) driver: Arc<Driver>,
     pub(super) facts: Arc<DeviceFacts>,
-    device: CUdevice,
     handle: CUcontext,
-    /// A kernel's fault ended it: every handle in it is void.
+    /// A kernel's fault ended it: every handle in it is void. The driver gives the process no other on this device, whether the context is
+    /// reset, released or made beside it (each was tried with driver 580: `CUDA_ERROR_ILLEGAL_ADDRESS` again).
     lost: AtomicBool,
 }
 
@@ -26,15 +26,14 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of device `ordinal`, retained once and for the life of the process, or until a kernel's fault.
+    /// The context of device `ordinal`, retained once and for the life of the process.
     pub(super) fn open(ordinal: usize) -> Result<Arc<Context>, CudaError> {
         static OPEN: Mutex<BTreeMap<usize, Arc<Context>>> = Mutex::new(BTreeMap::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let context = match open.get(&ordinal) {
-            Some(context) if !context.is_lost() => return Ok(context.clone()),
-            Some(lost) => lost.again()?,
-            None => Context::with(Driver::open()?, DeviceFacts::of(ordinal)?)?,
-        };
+        if let Some(context) = open.get(&ordinal) {
+            return Ok(context.clone());
+        }
+        let context = Context::with(Driver::open()?, DeviceFacts::of(ordinal)?)?;
         open.insert(ordinal, context.clone());
         Ok(context)
     }
@@ -47,15 +46,7 @@ impl Context {
         unsafe { driver.cuDeviceGet(&mut device, facts.ordinal as i32) }.map_err(|code| driver.error(&opening, code))?;
         // SAFETY: `handle` outlives the call.
         unsafe { driver.cuDevicePrimaryCtxRetain(&mut handle, device) }.map_err(|code| driver.error(&opening, code))?;
-        Ok(Arc::new(Context { driver, facts, device, handle, lost: AtomicBool::new(false) }))
-    }
-
-    /// A fresh primary context in place of this one, which is lost. Whatever else of the process lived in it was lost with it.
-    pub(super) fn again(&self) -> Result<Arc<Context>, CudaError> {
-        let doing = format!("resetting device {} after a kernel's fault", self.facts.ordinal);
-        // SAFETY: nothing of this crate uses the old handles: `enter` refuses.
-        unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.device) }.map_err(|code| self.driver.error(doing, code))?;
-        Context::with(self.driver.clone(), self.facts.clone())
+        Ok(Arc::new(Context { driver, facts, handle, lost: AtomicBool::new(false) }))
     }
 
     /// Notes that a kernel's fault ended the context.
@@ -63,13 +54,9 @@ impl Context {
         self.lost.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
-    }
-
     /// Makes this the calling thread's context; every function of a stream, an event or a module needs it.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
-        if self.is_lost() {
+        if self.lost.load(Ordering::Acquire) {
             return Err(CudaError::Lost { ordinal: self.facts.ordinal });
         }
         // SAFETY: the context is retained for the life of `self`.

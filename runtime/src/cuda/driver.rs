@@ -88,7 +88,6 @@ driver_api! {
     query cuGetErrorName(error: CUresult, name: *mut *const c_char);
     query cuGetErrorString(error: CUresult, text: *mut *const c_char);
     query cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
-    resource cuDevicePrimaryCtxReset_v2(device: CUdevice);
     work cuCtxSynchronize();
     work cuCtxSetCurrent(context: CUcontext);
     resource cuStreamCreate(stream: *mut CUstream, flags: c_uint);

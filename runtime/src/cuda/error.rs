@@ -29,6 +29,13 @@ pub enum CudaError {
     /// A driver call failed.
     #[error("{doing}: the CUDA driver says {code} ({message})")]
     Driver { doing: String, code: String, message: String },
+    /// The driver cannot take the kernels' machine code.
+    #[error(
+        "loading the kernels of `{module}`: the CUDA driver says {code} ({message}). It supports CUDA {}.{}: where a newer NVRTC made the kernels, \
+         update the driver, or use an NVRTC of its version",
+        driver.0, driver.1
+    )]
+    OldDriver { module: String, code: String, message: String, driver: (u32, u32) },
     /// An allocation was refused.
     #[error(
         "{what} needs {wanted} bytes of device memory, and {free} of {total} are free on device {ordinal}: choose smaller dims, or free memory"
@@ -36,11 +43,13 @@ pub enum CudaError {
     OutOfMemory { what: String, wanted: u64, free: u64, total: u64, ordinal: usize },
     /// A kernel broke the context.
     #[error(
-        "a kernel of `{plan}` failed: {code} ({message}); {known}. All that this process had on the device is lost: load executables anew"
+        "a kernel of `{plan}` failed: {code} ({message}); {known}. This process can use the device no more: load the model in a new one"
     )]
     Fault { plan: String, known: String, code: String, message: String },
     /// The executable lived in a context that a fault ended.
-    #[error("a kernel failed earlier and took everything on device {ordinal} with it: load the executable anew")]
+    #[error(
+        "a kernel failed earlier, and the driver lets this process use device {ordinal} no more: load the model in a new process, or on another device"
+    )]
     Lost { ordinal: usize },
     /// What a caller lends does not fit.
     #[error("{what} {why}")]
@@ -67,6 +76,7 @@ impl CudaError {
             Self::NoDriver { .. }
                 | Self::OutOfMemory { .. }
                 | Self::Driver { .. }
+                | Self::OldDriver { .. }
                 | Self::NoDevice { .. }
                 | Self::NoCompiler { .. }
                 | Self::OldDevice { .. }

@@ -3,6 +3,8 @@
 //! Pointers come from the code under test, which keeps the contracts of the driver API; tests run under them as they would on a device.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+mod state;
+
 use super::{
     context::Context,
     counting::uncounted,
@@ -13,11 +15,10 @@ use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUcontext, CUdevice, CUdevice
 use cudarc::driver::sys::{CUfunction_attribute, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUlaunchConfig, CUmodule};
 use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUtensorMap, CUtensorMapDataType};
 use cudarc::driver::sys::{CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle};
+use state::{Node, State};
 use std::{
-    collections::{BTreeMap, HashMap},
     ffi::{CStr, c_char, c_int, c_uint, c_void},
     sync::{Arc, Mutex, MutexGuard},
-    thread::ThreadId,
 };
 
 use CUresult::{CUDA_ERROR_INVALID_VALUE as INVALID, CUDA_ERROR_OUT_OF_MEMORY as NO_MEMORY, CUDA_SUCCESS as OK};
@@ -43,77 +44,8 @@ impl Params {
 /// A kernel: its name, the bytes of each parameter, and what it does.
 pub(super) type Kernel = (&'static str, &'static [usize], Box<dyn Fn(&Params) + Send + Sync>);
 
-/// A launch with its arguments, as a graph keeps it. The function is its position among the kernels, plus one.
-#[derive(Clone)]
-struct Node {
-    function: usize,
-    arguments: Vec<Box<[u128]>>,
-}
-
-/// What a test sees and steers.
-#[derive(Default)]
-pub(super) struct State {
-    /// Live allocations, by address.
-    memory: BTreeMap<u64, Vec<u128>>,
-    /// Pinned memory of the host, by address.
-    pinned: BTreeMap<u64, Vec<u128>>,
-    /// Bytes there are.
-    pub(super) total: usize,
-    /// Names of the kernels launched, in order.
-    pub(super) launched: Vec<String>,
-    /// Dynamic shared memory granted, by kernel.
-    pub(super) shared: BTreeMap<String, i32>,
-    /// The error that waiting gives once this many kernels were launched.
-    pub(super) fault: Option<(usize, CUresult)>,
-    /// Objects made and not yet destroyed: streams, events, modules, graphs.
-    pub(super) objects: i64,
-    /// How often there was something made to replay, replayed, and updated.
-    pub(super) graphs: [usize; 3],
-    /// Device of each launch, in order.
-    pub(super) launched_on: Vec<usize>,
-    /// Copies between host and device.
-    copies: usize,
-    /// Take any address for device memory.
-    pub(super) foreign: bool,
-    /// Refuse to capture.
-    pub(super) no_capture: bool,
-    /// Handles given out.
-    serial: usize,
-    /// The context of each thread: a device's ordinal, plus one.
-    current: HashMap<ThreadId, usize>,
-    /// Launches by stream that is being captured, then by graph and by what is ready to launch.
-    captured: BTreeMap<usize, Vec<Node>>,
-    /// The node handed out last.
-    node: Box<usize>,
-}
-
-/// Nodes of a graph are numbered from its handle times this.
+/// Nodes are numbered from this, as none may be null.
 const NODES: usize = 1 << 20;
-
-impl State {
-    /// Bytes allocated, and objects alive.
-    pub(super) fn usage(&self) -> (usize, i64) {
-        (self.used(), self.objects)
-    }
-
-    /// [`usage`](State::usage), and bytes of pinned memory.
-    pub(super) fn holds(&self) -> ((usize, i64), usize) {
-        (self.usage(), self.pinned())
-    }
-
-    /// How many copies there were between host and device.
-    pub(super) fn memory_copies(&self) -> usize {
-        self.copies
-    }
-
-    fn pinned(&self) -> usize {
-        self.pinned.values().map(|block| block.len() * 16).sum()
-    }
-
-    fn used(&self) -> usize {
-        self.memory.values().map(|block| block.len() * 16).sum()
-    }
-}
 
 #[derive(Clone)]
 pub(super) struct Fake {
@@ -200,10 +132,10 @@ fn copy(sizes: &[usize], params: *mut *mut c_void) -> Vec<Box<[u128]>> {
 #[allow(unused_variables)]
 impl Api for Fake {
     unsafe fn cuInit(&self, flags: c_uint) -> CUresult {
-        OK
+        self.state().init.unwrap_or(OK)
     }
     unsafe fn cuDriverGetVersion(&self, version: *mut c_int) -> CUresult {
-        unsafe { *version = 13_000 };
+        unsafe { *version = self.state().version.unwrap_or(13_000) };
         OK
     }
     unsafe fn cuDeviceGetCount(&self, count: *mut c_int) -> CUresult {
@@ -249,12 +181,6 @@ impl Api for Fake {
     }
     unsafe fn cuDevicePrimaryCtxRetain(&self, context: *mut CUcontext, device: CUdevice) -> CUresult {
         unsafe { *context = (device as usize + 1) as CUcontext };
-        OK
-    }
-    unsafe fn cuDevicePrimaryCtxReset_v2(&self, device: CUdevice) -> CUresult {
-        let mut state = self.state();
-        (state.objects, state.fault) = (0, None);
-        state.memory.clear();
         OK
     }
     unsafe fn cuCtxSetCurrent(&self, context: CUcontext) -> CUresult {
@@ -338,7 +264,8 @@ impl Api for Fake {
         OK
     }
     unsafe fn cuModuleLoadData(&self, module: *mut CUmodule, image: *const c_void) -> CUresult {
-        self.made(module)
+        let refusal = self.state().load;
+        refusal.unwrap_or_else(|| self.made(module))
     }
     unsafe fn cuModuleUnload(&self, module: CUmodule) -> CUresult {
         self.destroyed()
@@ -353,7 +280,11 @@ impl Api for Fake {
     }
     unsafe fn cuFuncSetAttribute(&self, function: CUfunction, attribute: CUfunction_attribute, value: c_int) -> CUresult {
         let name = self.kernels[function as usize - 1].0.to_string();
-        self.state().shared.insert(name, value);
+        let mut state = self.state();
+        if state.shared_limit.is_some_and(|limit| value > limit) {
+            return INVALID;
+        }
+        state.shared.insert(name, value);
         OK
     }
     unsafe fn cuTensorMapEncodeTiled(

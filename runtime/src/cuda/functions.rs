@@ -1,7 +1,7 @@
 //! Loaded modules, and the kernels of a plan resolved in them.
 
 use super::{CudaError, compile::Cubin, context::Context};
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult};
 use eglu_codegen::cuda::CudaPlan;
 use std::{collections::HashMap, ffi::CString, sync::Arc};
 
@@ -27,7 +27,7 @@ impl Functions {
             let mut handle = std::ptr::null_mut();
             // SAFETY: the image is a whole ELF file, which carries its own size.
             unsafe { driver.cuModuleLoadData(&mut handle, cubin.image.as_ptr().cast()) }
-                .map_err(|code| driver.error(format!("loading the kernels of `{}`", module.name), code))?;
+                .map_err(|code| refusal(context, &module.name, (code, cubin.image.len())))?;
             functions.modules.push(handle);
         }
         // Kernel by module and name, with the most shared memory any launch gives it.
@@ -65,6 +65,27 @@ impl Functions {
             functions.of_launch.push(function);
         }
         Ok(functions)
+    }
+}
+
+/// Why the driver does not load a module of so many bytes.
+fn refusal(context: &Context, module: &str, (code, bytes): (CUresult, usize)) -> CudaError {
+    use CUresult::*;
+    let driver = &context.driver;
+    match code {
+        CUDA_ERROR_OUT_OF_MEMORY => {
+            // Where even this fails, the message shows zeros.
+            let (free, total) = context.free().unwrap_or((0, 0));
+            let what = format!("the machine code of the kernels of `{module}`");
+            CudaError::OutOfMemory { what, wanted: bytes as u64, free, total, ordinal: context.facts.ordinal }
+        }
+        CUDA_ERROR_INVALID_IMAGE | CUDA_ERROR_NO_BINARY_FOR_GPU | CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            let (code, message) = driver.describe(code);
+            // The device was opened by it, so that it has a version to tell.
+            let version = driver.version().unwrap_or((0, 0));
+            CudaError::OldDriver { module: module.into(), code, message, driver: version }
+        }
+        code => driver.error(format!("loading the kernels of `{module}`"), code),
     }
 }
 

@@ -21,6 +21,7 @@ mod context;
 mod counting;
 mod device;
 mod driver;
+mod early;
 mod error;
 mod executable;
 #[cfg(test)]
@@ -49,6 +50,7 @@ pub use cache::CacheReport;
 pub use compile::{CompileError, Cubin, KernelUse, compile, compile_in_phases, compiler, source_digest};
 pub use device::DeviceFacts;
 pub use driver::DriverCalls;
+pub use early::{Opening, open_early};
 pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use probe::{DriverReport, Finding, NvrtcReport, Probe, probe};

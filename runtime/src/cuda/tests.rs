@@ -1,5 +1,6 @@
 //! Loading and running a plan, on the model of the driver.
 
+mod faults;
 mod lent;
 mod steady;
 

@@ -39,6 +39,10 @@ impl ProgramInfo<'_> {
             Device::Cuda(ordinal) => {
                 let facts = phases.time("device", || DeviceFacts::of(*ordinal))?;
                 let (plan, cubins) = phases.time("package", || self.for_device(&facts))?;
+                if let Some((module, _)) = plan.modules.iter().zip(&cubins).find(|(_, cubin)| !is_whole_elf(&cubin.image)) {
+                    let why = format!("what it holds for the kernels of `{}` is no machine code", module.name);
+                    return Err(PackageError::Contents { path: self.package.path().into(), why }.into());
+                }
                 let source = checked_source(&plan.plan, weights);
                 let backend = CudaExecutable::with_kernels(plan.clone(), &cubins, &source, *ordinal, phases)?;
                 Ok(Executable::new(Box::new(backend)))
@@ -91,5 +95,30 @@ impl ProgramInfo<'_> {
     fn no_target(&self, device: &str, needs: &str) -> RuntimeError {
         let has = self.targets().map(|(arch, _)| arch).collect::<Vec<_>>().join(", ");
         PackageError::Arch { path: self.package.path().into(), has, device: device.into(), needs: needs.into() }.into()
+    }
+}
+
+/// True for a 64-bit ELF file with all of its section headers: the driver is told no length, and reads what these say.
+fn is_whole_elf(image: &[u8]) -> bool {
+    let word = |at: usize| Some(u16::from_le_bytes(*image.get(at..)?.first_chunk()?));
+    let headers = || {
+        let start = u64::from_le_bytes(*image.get(0x28..)?.first_chunk()?);
+        start.checked_add(u64::from(word(0x3a)?) * u64::from(word(0x3c)?))
+    };
+    image.starts_with(b"\x7fELF\x02") && headers().is_some_and(|end| end <= image.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_is_told_from_other_things() {
+        let mut elf = [0; 200];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        (elf[0x28], elf[0x3a], elf[0x3c]) = (136, 64, 1);
+        assert!(is_whole_elf(&elf));
+        assert!(!is_whole_elf(&elf[..199]) && !is_whole_elf(b"\x7fELF\x02") && !is_whole_elf(b""));
+        assert!(!is_whole_elf(&[b'x'; 200]));
     }
 }

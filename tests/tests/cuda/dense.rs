@@ -156,6 +156,9 @@ fn cases() -> Vec<Case> {
         cases.push(matmul(Bf16, [rows, 520, 200], [Plain, Transposed], true));
         cases.push(contract(F16, [rows, 264, 136], true));
     }
+    // Wide enough for large tiles, at every number of rows beyond the few.
+    cases.push(matmul(F16, [4100, 1320, 200], [Plain, Transposed], true));
+    cases.push(contract(Bf16, [2100, 1320, 136], true));
     cases.push(contract(Bf16, [700, 2049, 64], false));
     cases.push(batched(Bf16, 30, [200, 328, 136]));
     cases.push(batched(F16, 3, [20, 96, 1000]));

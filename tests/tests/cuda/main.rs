@@ -11,3 +11,4 @@ mod on_device;
 mod reductions;
 mod rows;
 mod runs;
+mod training;

@@ -251,8 +251,8 @@ fn row_norms_of_every_length() {
             // Warps, blocks and clusters each take several lines.
             let rows = match length {
                 ..2000 => 4000,
-                ..5000 => 701,
-                ..20_000 => 300,
+                2000..5000 => 701,
+                5000..20_000 => 300,
                 _ => 20,
             };
             let (graph, memory) = norms(dtype, rows, length, skip);

@@ -1,21 +1,22 @@
-// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it. They take
-// turns, tile by tile: while one stores, with all that its epilogue reads and writes, the other multiplies.
+// Warp-specialised main loop of Hopper: a producer warpgroup fills a ring of stages, two consumer warpgroups multiply from it. Each takes 64
+// rows of a tile; or they take turns, tile by tile of 64 rows: while one stores, with all that its epilogue reads and writes, the other
+// multiplies, at the price of more traffic for the columns.
 //
 // Two blocks form a cluster and take neighbouring row tiles against the same columns: each loads half of B and multicasts it to both.
 // B's tile stacks the lanes: 256 / lanes columns of each, so that all lanes of an element are in the registers of one thread. Two lanes
 // whose matrices take turns column by column are one matrix of pairs.
 
-template <class T_, class Instruction_, int lanes_, int stages_, bool paired_, bool across_>
+template <class T_, class Instruction_, int lanes_, int stages_, bool paired_, bool across_, bool turns_>
 struct WgmmaShape {
     using T = T_;
     using Instruction = Instruction_;
     static constexpr int lanes = lanes_, stages = stages_;
     static constexpr bool paired = paired_;
     static constexpr bool across = across_;  // B's columns are contiguous, not K
-    static constexpr int BM = 64, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
+    static constexpr bool turns = turns_;    // the warpgroups take turns
+    static constexpr int BM = turns ? 64 : 128, BN = 256 / lanes, BK = 64;  // of a block; BK elements are one swizzled row of 128 bytes
     static constexpr int bytes_a = BM * BK * 2, bytes_b = 256 * BK * 2, stage_bytes = bytes_a + bytes_b;
-    // A stage is read by the warpgroup whose tile it is part of.
-    static constexpr int producers = 128, consumer_warps = 4, blocks = 2;
+    static constexpr int producers = 128, consumer_warps = turns ? 4 : 8, blocks = 2;
 };
 
 // A stage and how often the ring came round to it.
@@ -92,7 +93,7 @@ DEVICE void produce_gathered(const WgmmaRing<S>& ring, RingPosition<S>& at, i64 
     }
 }
 
-// The products of one consumer warpgroup: a tile of 64 rows.
+// The products of one consumer warpgroup: 64 rows.
 template <class S, bool gathered>
 struct WgmmaTile {
     const WgmmaRing<S>& ring;
@@ -105,21 +106,24 @@ struct WgmmaTile {
         if (group == 1) pass_on();
     }
 
+    // Its first row of the block's tile.
+    DEVICE int first() const { return S::turns ? 0 : group * 64; }
+
     // True if the next tile, of `depth` columns of K, is the other warpgroup's; its stages are passed over then.
     DEVICE bool is_others(int depth) {
-        if ((turns++ & 1) == 0) return false;
+        if (!S::turns || (turns++ & 1) == 0) return false;
         const u32 stage = at.stage + (u32)((depth + S::BK - 1) / S::BK);
         at.stage = stage % S::stages;
         at.phase ^= stage / S::stages & 1;
         return true;
     }
 
-    // Takes `depth` columns of K from the ring; multiplies them if there are any `rows`.
+    // Takes `depth` columns of K from the ring; multiplies them if any of this warpgroup's rows is among the `rows` first.
     DEVICE void multiply(int depth, int rows) {
         const int steps = (depth + S::BK - 1) / S::BK;
         // Barriers tell rounds of the ring by their parity: nobody may look at one whose round before is not over.
-        group_sync(1 + group, 256);
-        if (rows <= 0) {
+        if (S::turns) group_sync(1 + group, 256);
+        if (rows <= first()) {
             for (int step = 0; step < steps; step++) {
                 barrier_wait(ring.full(at.stage), at.phase);
                 release(at.stage);
@@ -135,7 +139,7 @@ struct WgmmaTile {
         for (int step = 0; step < steps; step++) {
             barrier_wait(ring.full(at.stage), at.phase);
             if (gathered) fence_shared_for_tensor_cores();
-            const u64 a = matrix_descriptor(ring.a(at.stage));
+            const u64 a = matrix_descriptor(ring.a(at.stage) + first() * 128);
             const u64 b = S::across ? matrix_descriptor_of_rows(ring.b(at.stage), 8192) : matrix_descriptor(ring.b(at.stage));
             wgmma_fence();
 #pragma unroll
@@ -157,44 +161,47 @@ struct WgmmaTile {
         if (steps > 0) release(before);
     }
 
-    // Calls `visit(m, n, values)` for each pair of neighbouring columns of the tile, with the pair of every lane.
-    template <class Visit>
-    DEVICE void each(const Visit& visit) const {
-        const int lane = threadIdx.x % 32, m0 = threadIdx.x / 32 % 4 * 16 + lane / 4, quad = lane % 4;
+    // Calls `visit(m, n, values, held)` for each pair of neighbouring columns of the tile, with the pair of every lane. What `fetch(m, n)` reads
+    // for `ahead` of them is under way together.
+    template <class Fetch, class Visit>
+    DEVICE void each(const Fetch& fetch, const Visit& visit) const {
+        constexpr int ahead = 8, visits = S::BN / 8;
+        const int lane = threadIdx.x % 32, m0 = first() + threadIdx.x / 32 % 4 * 16 + lane / 4, quad = lane % 4;
+        // Paired lanes hold one pair of columns of either eight; neighbours exchange, and then hold two of one.
+        const bool odd = quad & 1;
+        const int n0 = !S::paired ? quad * 2 : odd ? 3 + quad : quad;
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if constexpr (S::paired) {
-                // Lanes hold one pair of columns of either eight; neighbours exchange, and then hold two of one.
-                const bool odd = quad & 1;
 #pragma unroll
-                for (int j = 0; j < 32; j += 2) {
-                    const int low = j * 4 + half * 2, high = low + 4;
-                    float values[2][2];
+            for (int from = 0; from < visits; from += ahead) {
+                decltype(fetch(0, 0)) held[ahead];
 #pragma unroll
-                    for (int l = 0; l < 2; l++) {
-                        const float mine = odd ? d[high + l] : d[low + l], other = __shfl_xor_sync(0xffffffffu, odd ? d[low + l] : d[high + l], 1);
-                        values[l][0] = odd ? other : mine;
-                        values[l][1] = odd ? mine : other;
-                    }
-                    visit(m0 + half * 8, j * 4 + (odd ? 3 : 0) + quad, values);
-                }
-            } else {
+                for (int j = 0; j < ahead; j++) held[j] = fetch(m0 + half * 8, n0 + (from + j) * 8);
 #pragma unroll
-                for (int j = 0; j < S::BN / 8; j++) {
+                for (int j = 0; j < ahead; j++) {
                     float values[S::lanes][2];
 #pragma unroll
                     for (int l = 0; l < S::lanes; l++) {
-                        values[l][0] = d[l * (128 / S::lanes) + j * 4 + half * 2];
-                        values[l][1] = d[l * (128 / S::lanes) + j * 4 + half * 2 + 1];
+                        if constexpr (S::paired) {
+                            const int low = (from + j) * 8 + half * 2 + l, high = low + 4;
+                            const float a = d[low], b = d[high], other = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1);
+                            values[l][0] = odd ? other : a;
+                            values[l][1] = odd ? b : other;
+                        } else {
+                            values[l][0] = d[l * (128 / S::lanes) + (from + j) * 4 + half * 2];
+                            values[l][1] = d[l * (128 / S::lanes) + (from + j) * 4 + half * 2 + 1];
+                        }
                     }
-                    visit(m0 + half * 8, quad * 2 + j * 8, values);
+                    visit(m0 + half * 8, n0 + (from + j) * 8, values, held[j]);
                 }
             }
     }
 
 private:
     // The other warpgroup may multiply.
-    DEVICE void pass_on() const { group_arrive(1 + (group ^ 1), 256); }
+    DEVICE void pass_on() const {
+        if (S::turns) group_arrive(1 + (group ^ 1), 256);
+    }
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {
         const u32 lane = threadIdx.x % 32;

@@ -23,11 +23,24 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// A matrix of `columns` columns, dense from `base` on.
+    pub fn dense(pointer: String, base: String, columns: &Dim) -> Place {
+        let column_stride = Dim::from(1);
+        Place { pointer, base, row_stride: columns.clone(), column_stride, absent: None, origin: None, ordered: false }
+    }
+
     fn at(&self, kernel: &mut Kernel, column: &str) -> String {
         let row = if self.ordered { "place" } else { "row" };
         let offset = kernel.offset(&[row.into(), column.into()], &[self.row_stride.clone(), self.column_stride.clone()]);
         format!("{}[{} + {offset}]", self.pointer, self.base)
     }
+}
+
+/// A read of several values at once: `ty name` from `at`.
+struct Load {
+    ty: String,
+    name: String,
+    at: String,
 }
 
 /// An epilogue: `program` takes the accumulators of each lane, then the captures.
@@ -57,20 +70,56 @@ impl Epilogue<'_> {
         Ok(format!("tile.each({});\n", self.visit(kernel, lanes)?))
     }
 
+    /// The same, where the tile reads what several visits need before the first of them.
+    pub fn store_fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+        let mut loads = Vec::new();
+        for i in 0..self.captures.len() {
+            self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
+        }
+        let (mut fields, mut fetches) = (String::new(), String::new());
+        for Load { ty, name, at } in &loads {
+            fields += &format!("{ty} {name};\n");
+            fetches += &format!("held.{name} = *(const {ty}*)&{at};\n");
+        }
+        let (columns, rows) = (kernel.dim(&self.columns), self.rows());
+        let visit = self.visiting(kernel, lanes, true)?;
+        Ok(format!(
+            "struct Held {{\n{fields}}};\nconst auto fetch = [&](int m, int n) {{\nHeld held{{}};\nconst i64 column = n0 + n;\n\
+             if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\ntile.each(fetch, {visit});\n"
+        ))
+    }
+
     /// The lambda that stores a run of columns of such a tile.
     pub fn visit(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+        self.visiting(kernel, lanes, false)
+    }
+
+    /// Statements that find the row of a visit.
+    fn rows(&self) -> String {
+        let place =
+            self.place.as_ref().map_or_else(String::new, |place| format!("[[maybe_unused]] const i64 place = {place};\n"));
+        format!("[[maybe_unused]] const i64 row = {};\n{place}", self.row)
+    }
+
+    /// The lambda; captures come from what was `fetched`, if so.
+    fn visiting(&self, kernel: &mut Kernel, lanes: usize, fetched: bool) -> Emit<String> {
         let mut args = Vec::new();
         for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
             args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
         }
-        let mut declare = String::new();
+        let mut loads = Vec::new();
         for i in 0..self.captures.len() {
-            let read = self.read(kernel, i, self.program.params[lanes + i], &mut declare)?;
+            let read = self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
             args.push(match self.captures[i].absent {
                 Some(condition) => format!("({condition} ? decltype({read})(0) : {read})"),
                 None => read,
             });
         }
+        let load = |Load { ty, name, at }: &Load| match fetched {
+            true => format!("const {ty} {name} = held.{name};\n"),
+            false => format!("const {ty} {name} = *(const {ty}*)&{at};\n"),
+        };
+        let mut declare: String = loads.iter().map(load).collect();
         let (mut zero, mut stores) = (String::new(), String::new());
         for (i, &(_, dtype)) in self.program.results.iter().enumerate() {
             let ty = ctype::storage(dtype)?;
@@ -102,7 +151,7 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
-        let checked = !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
+        let checked = fetched || !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
         if !checked {
             // The copy engine leaves out what lies outside.
             return Ok(format!(
@@ -114,26 +163,30 @@ impl Epilogue<'_> {
             1 => (1, "1".to_string()),
             run => (run, format!("column + 1 < {columns} ? {run} : 1")),
         };
-        let place =
-            self.place.as_ref().map_or_else(String::new, |place| format!("[[maybe_unused]] const i64 place = {place};\n"));
+        let held = if fetched { ", [[maybe_unused]] const Held& held" } else { "" };
         Ok(format!(
-            "[&](int m, int n, const auto& acc) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             [[maybe_unused]] const i64 row = {};\n{place}const int valid = {valid};\n{declare}\
+            "[&](int m, int n, const auto& acc{held}) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
+             {}const int valid = {valid};\n{declare}\
              #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
-            self.row
+            self.rows()
         ))
     }
 }
 
 impl Epilogue<'_> {
-    /// Column `e` of capture `i`, as arithmetic sees it. Where neighbouring columns lie together, `declare` reads the run at once.
-    fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, declare: &mut String) -> Emit<String> {
+    /// Column `e` of capture `i`, as arithmetic sees it. What a visit reads at once joins `loads`: neighbouring columns that lie together, or the
+    /// one value of a row.
+    fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, loads: &mut Vec<Load>) -> Emit<String> {
         let capture = &self.captures[i];
         let ty = ctype::storage(dtype)?;
         let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, 2));
         if self.in_pairs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
-            *declare += &format!("const Pack<{ty}, 2> c{i} = *(const Pack<{ty}, 2>*)&{};\n", capture.at(kernel, "column"));
+            loads.push(Load { ty: format!("Pack<{ty}, 2>"), name: format!("c{i}"), at: capture.at(kernel, "column") });
             return Ok(format!("up(c{i}.at[e])"));
+        }
+        if capture.column_stride.is(0) {
+            loads.push(Load { ty: ty.into(), name: format!("c{i}"), at: capture.at(kernel, "column") });
+            return Ok(format!("up(c{i})"));
         }
         // Two captures may take turns; the earlier of them reads for both.
         let partner = (0..self.captures.len()).find(|&other| self.interleave(i, other) || self.interleave(other, i));
@@ -141,7 +194,7 @@ impl Epilogue<'_> {
             let even = if self.interleave(i, other) { i } else { other };
             if i < other {
                 let at = self.captures[even].at(kernel, "column");
-                *declare += &format!("const Pack<{ty}, 4> c{even} = *(const Pack<{ty}, 4>*)&{at};\n");
+                loads.push(Load { ty: format!("Pack<{ty}, 4>"), name: format!("c{even}"), at });
             }
             return Ok(format!("up(c{even}.at[2 * e + {}])", usize::from(i != even)));
         }

@@ -9,6 +9,7 @@ use super::{
     expert_product::{Engine, ExpertProduct, Rows, Target},
     experts::experts_of,
     main_loop::{MainLoop, RowCount},
+    swapped::{Swapped, Variant},
     wgmma::{Strides, Wgmma},
 };
 use crate::Step;
@@ -22,8 +23,13 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
     let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+        let swapped =
+            |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
+        if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows))) {
+            return Engine::Swapped(main);
+        }
         match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
-            Ok(main) => Engine::Clusters(main),
+            Ok(main) => Engine::Clusters(main.taking_turns(!captures.is_empty())),
             Err(why) => Engine::Blocks(MainLoop::choose(emitter.target, x.dtype, op.lanes, rows, columns), why),
         }
     });
@@ -53,4 +59,14 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         product.emit(emitter)?;
     }
     Ok(())
+}
+
+/// True if the program takes nothing but products and biases, and its results are tensors of 16 bits whose columns are neighbours and whose
+/// rows lie in one order.
+fn side_by_side(emitter: &Emitter, step: &Step, op: &ExpertContract) -> bool {
+    let plain = op.program.params.len() == op.lanes + op.tables && !(op.packed > 0 && op.interleaved);
+    let short = op.program.results.iter().all(|(_, dtype)| dtype.size() == 2 && dtype.is_float());
+    let mut ordered = step.outputs.iter().map(|output| emitter.is_ordered(output));
+    let first = ordered.next();
+    plain && short && ordered.all(|other| Some(other) == first)
 }

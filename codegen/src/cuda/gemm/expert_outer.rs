@@ -72,15 +72,7 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let program = Program::identity(a.dtype, op.dtype);
-    let place = Place {
-        pointer: to,
-        base: format!("expert * {matrix}"),
-        row_stride: columns.clone(),
-        column_stride: Dim::from(1),
-        absent: None,
-        origin: None,
-        ordered: false,
-    };
+    let place = Place::dense(to, format!("expert * {matrix}"), columns);
     let epilogue = Epilogue {
         program: &program,
         captures: vec![],

@@ -4,7 +4,7 @@ use super::{
     super::{
         ctype,
         emitter::Emitter,
-        error::{Emit, Unsupported},
+        error::Emit,
         kernel::{Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
@@ -15,7 +15,7 @@ use super::{
     wgmma::Wgmma,
 };
 use crate::TensorRef;
-use eglu_ir::{DType, Dim, Program};
+use eglu_ir::{DType, Dim, Program, Ref};
 
 /// What multiplies.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,15 +68,14 @@ pub(super) enum Target<'a> {
     },
 }
 
-impl Target<'_> {
-    /// The pointer to the one result, of type `ty`.
-    pub fn only(&self, kernel: &mut Kernel, ty: &str) -> Emit<String> {
-        match *self {
-            Target::Tensor(y) => kernel.write(y),
-            Target::Scratch(s) => Ok(kernel.scratch(ty, s)),
-            Target::Tensors { .. } => Err(Unsupported::new("products with weights as rows have one result")),
-        }
-    }
+/// A result whose columns are neighbours: element (r, c) is `pointer[base + r · width + c]`.
+pub(super) struct ProductResult {
+    pub ty: &'static str,
+    pub pointer: String,
+    pub base: String,
+    pub width: String,
+    /// Rows lie in expert order.
+    pub ordered: bool,
 }
 
 /// `rows · w[e]ᵀ` for each lane, tile by tile of one expert's rows.
@@ -154,8 +153,32 @@ impl ExpertProduct<'_> {
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
         let place = Some(format!("{start} + m"));
-        Epilogue { program: self.program, captures, outputs, columns, row, place, dropped, run: 2, staged: None, folded: None }
-            .store(kernel, self.weights.len())
+        let epilogue = Epilogue {
+            program: self.program,
+            captures,
+            outputs,
+            columns,
+            row,
+            place,
+            dropped,
+            run: 2,
+            staged: None,
+            folded: None,
+        };
+        match self.engine {
+            Engine::Clusters(_) => epilogue.store_fetched(kernel, self.weights.len()),
+            _ => epilogue.store(kernel, self.weights.len()),
+        }
+    }
+
+    /// The results, none of which are interleaved.
+    pub fn results(&self, emitter: &Emitter, kernel: &mut Kernel) -> Emit<Vec<ProductResult>> {
+        let places = self.places(emitter, kernel, self.columns())?;
+        let result = |(place, &(_, dtype)): (Place, &(Ref, DType))| {
+            let (ty, width) = (ctype::storage(dtype)?, kernel.dim(&place.row_stride));
+            Ok(ProductResult { ty, pointer: place.pointer, base: place.base, width, ordered: place.ordered })
+        };
+        places.into_iter().zip(&self.program.results).map(result).collect()
     }
 
     /// Where each result goes.

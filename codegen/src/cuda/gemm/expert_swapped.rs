@@ -8,7 +8,7 @@ use super::{
         kernel::{Kernel, byte_offset, divisible},
         program::{self, Results},
     },
-    expert_product::{ExpertProduct, Rows},
+    expert_product::{ExpertProduct, ProductResult, Rows},
     swapped::{Persistent, Swapped},
     wgmma::resident_grid,
 };
@@ -59,7 +59,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
             false
         }
     };
-    let Store { prepare, before, after } = store(&mut kernel, product, order.as_deref())?;
+    let Store { prepare, before, after } = store(emitter, &mut kernel, product, order.as_deref())?;
     let consume = format!(
         "{before}SwappedTile<Shape, {gathered}>::Sums sums;\ntile.multiply(sums, work.expert < 0 ? 0 : {k}, work.rows);\n{after}"
     );
@@ -79,7 +79,7 @@ struct Store {
     after: String,
 }
 
-fn store(kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) -> Emit<Store> {
+fn store(emitter: &Emitter, kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) -> Emit<Store> {
     let columns = kernel.dim(product.columns());
     let lanes = product.weights.len();
     // What a lane holds of its columns: one element of each bias.
@@ -90,40 +90,46 @@ fn store(kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) 
         fields += &format!("{} bias{i};\n", ctype::opmath(bias.dtype)?);
         reads += &format!("held.bias{i} = up({pointer}[{at}]);\n");
     }
-    let stored = product.program.results[0].1;
-    let ty = ctype::storage(stored)?;
+    let results = product.results(emitter, kernel)?;
     let (mut params, mut args) = (String::new(), vec![]);
     for (lane, &dtype) in product.program.params.iter().take(lanes).enumerate() {
         params += &format!(", float a{lane}");
         args.push(format!("({})a{lane}", ctype::opmath(dtype)?));
     }
     args.extend((0..product.biases.len()).map(|i| format!("held.bias{i}")));
-    args.push("result".into());
-    let zero = if product.zero_dropped { format!("if (work.expert < 0) return {ty}{{0}};\n") } else { String::new() };
-    let pointer = product.target.only(kernel, ty)?;
+    let mut declare = String::new();
+    for (i, result) in results.iter().enumerate() {
+        declare += &format!("[[maybe_unused]] {} result{i};\n", result.ty);
+        args.push(format!("result{i}"));
+    }
     let place = match order {
-        Some(order) if product.unordered => format!("__ldg({order} + (work.start + m))"),
+        Some(order) if product.unordered && !results[0].ordered => format!("__ldg({order} + (work.start + m))"),
         _ => "work.start + m".into(),
-    };
-    let at = format!("{pointer} + (i64)place * {columns} + column");
-    let put = if divisible(product.columns(), 8) {
-        format!("if (column < {columns}) *(Pack<u32, 4>*)({at}) = x;\n")
-    } else {
-        format!(
-            "{ty}* const to = {at};\n#pragma unroll\nfor (int e = 0; e < 8; e++)\n\
-             if (column + e < {columns}) to[e] = {ty}{{(u16)(x.at[e / 2] >> e % 2 * 16)}};\n"
-        )
     };
     let before = format!(
         "const auto held_for = [&](int n) {{\nHeld held{{}};\n[[maybe_unused]] const int column = work.n0 + n;\n\
          if (work.expert >= 0 && column < {columns}) {{\n{reads}}}\nreturn held;\n}};\n\
          const auto kept = tile.keep(work.rows, held_for, [&](int m) {{ return {place}; }});\n"
     );
-    let after = format!(
-        "const auto finish = [&](const Held& held{params}) {{\n{zero}{ty} result;\nepilogue({});\nreturn result;\n}};\n\
-         tile.store(sums, work.rows, kept, finish, [&](int place, int n, const Pack<u32, 4>& x) {{\n\
-         const int column = work.n0 + n;\n{put}}});\n",
-        args.join(", ")
-    );
+    // One result after another: the sums are there until the next product.
+    let mut after = String::new();
+    for (i, ProductResult { ty, pointer, base, width, .. }) in results.iter().enumerate() {
+        let zero = if product.zero_dropped { format!("if (work.expert < 0) return {ty}{{0}};\n") } else { String::new() };
+        let at = format!("{pointer} + {base} + (i64)place * {width} + column");
+        let put = if divisible(product.columns(), 8) {
+            format!("if (column < {columns}) *(Pack<u32, 4>*)({at}) = x;\n")
+        } else {
+            format!(
+                "{ty}* const to = {at};\n#pragma unroll\nfor (int e = 0; e < 8; e++)\n\
+                 if (column + e < {columns}) to[e] = {ty}{{(u16)(x.at[e / 2] >> e % 2 * 16)}};\n"
+            )
+        };
+        after += &format!(
+            "const auto finish{i} = [&](const Held& held{params}) {{\n{zero}{declare}epilogue({});\nreturn result{i};\n}};\n\
+             tile.store(sums, work.rows, kept, finish{i}, [&](int place, int n, const Pack<u32, 4>& x) {{\n\
+             const int column = work.n0 + n;\n{put}}});\n",
+            args.join(", ")
+        );
+    }
     Ok(Store { prepare: format!("struct Held {{\n{fields}}};\n"), before, after })
 }

@@ -69,15 +69,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
     let staged = matches!(op.dtype, DType::Bf16 | DType::F16) && divisible(columns, 8);
     let map = staged.then(|| kernel.tensor_map(map_of_results(output, experts)));
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
-    let place = Place {
-        pointer: kernel.write(output)?,
-        base: format!("work.expert * {matrix}"),
-        row_stride: columns.clone(),
-        column_stride: Dim::from(1),
-        absent: None,
-        origin: None,
-        ordered: false,
-    };
+    let place = Place::dense(kernel.write(output)?, format!("work.expert * {matrix}"), columns);
     let epilogue = Epilogue {
         program: &program,
         captures: vec![],

@@ -15,11 +15,11 @@ use eglu_ir::{DType, Dim};
 use std::fmt::Write;
 
 /// Rows and columns (of all lanes together) that a cluster of two blocks computes at a time; a block has half of the rows.
-const ROWS: i64 = 128;
+const ROWS: i64 = 256;
 const COLUMNS: i64 = 256;
 /// Elements of K in a stage: a row of 128 bytes, the widest swizzle.
 const DEPTH: u32 = 64;
-const STAGES: u32 = 5;
+const STAGES: u32 = 4;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
 
@@ -46,6 +46,8 @@ pub(in super::super) struct Wgmma {
     paired: bool,
     /// The matrices' rows are contiguous, not K.
     across: bool,
+    /// The warpgroups take turns, so that one stores while the other multiplies: tiles have half of the rows.
+    turns: bool,
 }
 
 impl Wgmma {
@@ -75,13 +77,22 @@ impl Wgmma {
             if !weights.windows(2).skip(1).all(|pair| features(pair) == Ok((Features::Stacked, across))) {
                 return Err("matrices do not lie alike");
             }
-            Ok(Wgmma { lanes, paired: lying == Features::Paired, across })
+            Ok(Wgmma { lanes, paired: lying == Features::Paired, across, turns: false })
         }
+    }
+
+    /// The same for an epilogue that reads more for each result than products of few columns take.
+    pub fn taking_turns(self, turns: bool) -> Wgmma {
+        Wgmma { turns, ..self }
     }
 
     /// Rows and columns of a cluster's tile.
     pub fn tile(self) -> (i64, i64) {
-        (ROWS, COLUMNS / self.lanes as i64)
+        (if self.turns { ROWS / 2 } else { ROWS }, COLUMNS / self.lanes as i64)
+    }
+
+    fn stages(self) -> u32 {
+        if self.turns { STAGES + 1 } else { STAGES }
     }
 
     /// For names: the tile, e.g. `bf16_wgmma_256x128`.
@@ -119,7 +130,7 @@ impl Wgmma {
         shape: [Dim; 3],
     ) -> TensorMap {
         let [batches, rows, depth] = shape;
-        map((memory, offset), dtype, [depth, rows, batches], [row, outer], ROWS as u32 / 2)
+        map((memory, offset), dtype, [depth, rows, batches], [row, outer], self.tile().0 as u32 / 2)
     }
 
     /// The lambda `load_b`: the lanes' tiles at column `n0` of matrix `outer`. A cluster that is not `narrow` shares them: each block loads
@@ -174,34 +185,42 @@ pub(super) struct Persistent {
     pub gathered: bool,
     /// Statements that store `tile`.
     pub store: String,
+    /// All results have 16 bits.
+    pub short: bool,
 }
 
 impl Persistent {
     /// The kernel's code; `items` are functions that the texts call.
     pub fn code(self, main: Wgmma, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
-        let Persistent { setup, locate, produce, load_b, gathered, store } = self;
+        let Persistent { setup, locate, produce, load_b, gathered, store, short } = self;
+        let mut headers = vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma];
+        headers.extend(short.then_some(Header::ShortResults));
         let every = "for (u32 t = blockIdx.x / 2; t < total; t += gridDim.x / 2)";
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
         let (given, taken, arrivals) = if gathered { (56, 224, 128) } else { (40, 232, 0) };
         let (guard, drain) = if gathered { ("", "cp_async_wait<0>();\n") } else { ("if (threadIdx.x == 0) ", "") };
         let body = format!(
-            "using Shape = WgmmaShape<{ty}, Product, {}, {STAGES}, {}, {}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
+            "using Shape = WgmmaShape<{ty}, Product, {}, {}, {}, {}, {}>;\nextern __shared__ char shared[];\nconst u32 rank = cluster_rank();\n\
              const WgmmaRing<Shape> ring(shared, {arrivals});\n{setup}\
              if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\nRingPosition<Shape> place;\n\
              {guard}{every} {{\n{locate}{load_b}{produce}}}\n{drain}}} else {{\ntake_registers<{taken}>();\n\
              WgmmaTile<Shape, {gathered}> tile(ring);\n{every} {{\n{locate}if (tile.is_others(depth)) continue;\ntile.multiply(depth, rows);\n{store}}}\n}}\n\
              // A block's shared memory must outlive what the other sends there.\ncluster_sync();\n",
-            main.lanes, main.paired, main.across,
+            main.lanes,
+            main.stages(),
+            main.paired,
+            main.across,
+            main.turns
         );
-        let stage = (ROWS as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
+        let stage = (main.tile().0 as u32 / 2 + COLUMNS as u32) * DEPTH * 2;
         Ok(Code {
-            headers: vec![Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::GemmWgmma],
+            headers,
             items: instruction::product("Product", dtype, COLUMNS as usize, [false, main.across])? + items,
             body,
             threads: [THREADS, 1],
             // Stages from a multiple of 1024, then two barriers for each.
-            shared_bytes: 1024 + STAGES * (stage + 16),
+            shared_bytes: 1024 + main.stages() * (stage + 16),
             cluster: 2,
             overlaps: true,
             ..Code::default()
@@ -236,10 +255,10 @@ mod tests {
         let (by_k, across) = (matrix([393216, 96, 1], 0), matrix([393216, 1, 4096], 0));
         let (even, odd) = (matrix([786432, 2, 8192], 0), matrix([786432, 2, 8192], 1));
         let found = |weights: &[&TensorRef]| choose(90, DType::Bf16, None, 96, weights);
-        assert_eq!(found(&[&by_k, &by_k]).map(Wgmma::tile), Ok((128, 128)));
-        assert_eq!(choose(90, DType::F16, Some(65), 96, &[&by_k]).map(Wgmma::tile), Ok((128, 256)));
-        assert_eq!(found(&[&across]), Ok(Wgmma { lanes: 1, paired: false, across: true }));
-        assert_eq!(found(&[&even, &odd]), Ok(Wgmma { lanes: 2, paired: true, across: true }));
+        assert_eq!(found(&[&by_k, &by_k]).map(Wgmma::tile), Ok((256, 128)));
+        assert_eq!(choose(90, DType::F16, Some(65), 96, &[&by_k]).map(Wgmma::tile), Ok((256, 256)));
+        assert_eq!(found(&[&across]), Ok(Wgmma { lanes: 1, paired: false, across: true, turns: false }));
+        assert_eq!(found(&[&even, &odd]), Ok(Wgmma { lanes: 2, paired: true, across: true, turns: false }));
         let refused =
             |found: Result<Wgmma, &'static str>, word: &str| assert!(found.is_err_and(|why| why.contains(word)), "{word}");
         refused(choose(80, DType::Bf16, None, 96, &[&by_k]), "target");
@@ -257,7 +276,7 @@ mod tests {
             [(1, false, false, 2), (2, false, false, 2), (4, false, false, 4), (1, false, true, 4), (2, true, true, 4)]
         {
             let maps: Vec<String> = (0..lanes).map(|lane| format!("lane{lane}")).collect();
-            let text = Wgmma { lanes, paired, across }.load_b(&maps, "expert");
+            let text = Wgmma { lanes, paired, across, turns: false }.load_b(&maps, "expert");
             let shared: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile_for_both(")).collect();
             let own: Vec<&str> = text.lines().filter(|line| line.starts_with("load_tile(")).collect();
             assert_eq!((shared.len(), own.len()), (boxes, boxes), "{text}");

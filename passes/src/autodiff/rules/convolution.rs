@@ -16,61 +16,54 @@ fn spatial(tape: &Tape, x: Value) -> Shape {
     tape.shape(x)[2..].iter().cloned().collect()
 }
 
+/// What a convolution and its two gradients share: each one's derivatives are the other two.
+macro_rules! geometry {
+    ($op:expr, $build:ident { $($extents:ident: $value:expr)? }) => {{
+        let op = $op;
+        $build {
+            $($extents: $value,)?
+            stride: op.stride.clone(),
+            padding: op.padding.clone(),
+            dilation: op.dilation.clone(),
+            groups: op.groups,
+        }
+    }};
+}
+
 pub fn convolution(tape: &mut Tape, op: &Convolution, site: &Site, g: Value) -> Result<(), GraphError> {
-    let Convolution { stride, padding, dilation, groups } = op.clone();
     let (x, w) = (site.tensor(&tape.graph, 0), site.tensor(&tape.graph, 1));
     if site.wants(0).is_some() {
-        let by_input = ConvolutionInput {
-            extents: spatial(tape, x),
-            stride: stride.clone(),
-            padding: padding.clone(),
-            dilation: dilation.clone(),
-            groups,
-        };
-        let gradient = tape.call(by_input, [g.into(), w.into()])?;
+        let gradient = tape.call(geometry!(op, ConvolutionInput { extents: spatial(tape, x) }), [g.into(), w.into()])?;
         tape.add(x, gradient);
     }
     if site.wants(1).is_some() {
-        let by_weight = ConvolutionWeight { extents: kernel(tape, w), stride, padding, dilation, groups };
-        let gradient = tape.call(by_weight, [x.into(), g.into()])?;
+        let gradient = tape.call(geometry!(op, ConvolutionWeight { extents: kernel(tape, w) }), [x.into(), g.into()])?;
         tape.add(w, gradient);
     }
     Ok(())
 }
 
 pub fn by_input(tape: &mut Tape, op: &ConvolutionInput, site: &Site, g: Value) -> Result<(), GraphError> {
-    let ConvolutionInput { stride, padding, dilation, groups, .. } = op.clone();
     let (grad, w) = (site.tensor(&tape.graph, 0), site.tensor(&tape.graph, 1));
     if site.wants(0).is_some() {
-        let forward = Convolution { stride: stride.clone(), padding: padding.clone(), dilation: dilation.clone(), groups };
-        let gradient = tape.call(forward, [g.into(), w.into()])?;
+        let gradient = tape.call(geometry!(op, Convolution {}), [g.into(), w.into()])?;
         tape.add(grad, gradient);
     }
     if site.wants(1).is_some() {
-        let by_weight = ConvolutionWeight { extents: kernel(tape, w), stride, padding, dilation, groups };
-        let gradient = tape.call(by_weight, [g.into(), grad.into()])?;
+        let gradient = tape.call(geometry!(op, ConvolutionWeight { extents: kernel(tape, w) }), [g.into(), grad.into()])?;
         tape.add(w, gradient);
     }
     Ok(())
 }
 
 pub fn by_weight(tape: &mut Tape, op: &ConvolutionWeight, site: &Site, g: Value) -> Result<(), GraphError> {
-    let ConvolutionWeight { stride, padding, dilation, groups, .. } = op.clone();
     let (x, grad) = (site.tensor(&tape.graph, 0), site.tensor(&tape.graph, 1));
     if site.wants(0).is_some() {
-        let by_input = ConvolutionInput {
-            extents: spatial(tape, x),
-            stride: stride.clone(),
-            padding: padding.clone(),
-            dilation: dilation.clone(),
-            groups,
-        };
-        let gradient = tape.call(by_input, [grad.into(), g.into()])?;
+        let gradient = tape.call(geometry!(op, ConvolutionInput { extents: spatial(tape, x) }), [grad.into(), g.into()])?;
         tape.add(x, gradient);
     }
     if site.wants(1).is_some() {
-        let forward = Convolution { stride, padding, dilation, groups };
-        let gradient = tape.call(forward, [x.into(), g.into()])?;
+        let gradient = tape.call(geometry!(op, Convolution {}), [x.into(), g.into()])?;
         tape.add(grad, gradient);
     }
     Ok(())

@@ -82,15 +82,15 @@ fn moved_inputs_update_the_graph_and_changed_dims_have_their_own() {
 #[test]
 fn streams_and_threads_have_memory_of_their_own() {
     let fake = device(4 << 20);
-    let (executable, ..) = lent(&fake, longer(4), 3);
+    let executables = [lent(&fake, longer(4), 3).0, lent(&fake, longer(1), 3).0];
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (executable, fake) = (&executable, &fake);
+            let (executable, fake) = (&executables[thread / 3], &fake);
             scope.spawn(move || {
                 let input = executable.to_device(&x(3 + thread).0).unwrap();
                 let results = blocks(executable, &input);
                 for round in 0..20 {
-                    // The last two share a stream.
+                    // The last two share a stream, and each has an executable of its own.
                     executable.run_on(fake.stream(1 + thread.min(2)), std::slice::from_ref(&input), &results).unwrap();
                     if round % 5 == 0 {
                         check(3 + thread, &outputs(executable, &input, &results));
@@ -100,7 +100,7 @@ fn streams_and_threads_have_memory_of_their_own() {
         }
     });
     let used = fake.state().usage().0;
-    executable.forget(fake.stream(1)).unwrap();
+    executables[0].forget(fake.stream(1)).unwrap();
     assert!(fake.state().usage().0 < used, "a forgotten stream's memory is freed");
 }
 
@@ -183,25 +183,27 @@ fn memory_comes_from_the_callers_allocator() {
 }
 
 #[test]
-fn after_a_fault_an_executable_can_be_loaded_anew() {
+fn after_a_fault_everything_on_the_device_says_so_and_other_devices_go_on() {
     let fake = device(1 << 20);
-    let context = fake.context();
+    let (context, other) = (fake.context(), fake.context_of(1));
     let cubin = Cubin { image: Arc::new([]), log: "".into() };
-    let load =
-        |context| CudaExecutable::with_cubins(context, plan(), std::slice::from_ref(&cubin), &weight, &crate::Phases::default());
-    let (broken, beside) = (load(context.clone()).unwrap(), load(context.clone()).unwrap());
+    let load = |context: &Arc<crate::cuda::context::Context>| {
+        CudaExecutable::with_cubins(context.clone(), plan(), std::slice::from_ref(&cubin), &weight, &crate::Phases::default())
+    };
+    let (broken, beside, elsewhere) = (load(&context).unwrap(), load(&context).unwrap(), load(&other).unwrap());
     let (x, bindings) = x(3);
     beside.run(std::slice::from_ref(&x), &bindings).unwrap();
     fake.state().fault = Some((0, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
     let error = broken.run(std::slice::from_ref(&x), &bindings).unwrap_err().to_string();
-    assert!(error.contains("load executables anew"), "{error}");
+    assert!(error.contains("load the model in a new one"), "{error}");
+    fake.state().fault = None;
     for executable in [&broken, &beside] {
         let error = executable.run(std::slice::from_ref(&x), &bindings).unwrap_err();
         assert!(matches!(error, RuntimeError::Cuda(CudaError::Lost { ordinal: 0 })), "{error}");
     }
-    let again = load(context.again().unwrap()).unwrap();
+    assert!(matches!(load(&context).err(), Some(RuntimeError::Cuda(CudaError::Lost { .. }))));
     let before = fake.state().usage();
     drop((broken, beside));
-    assert_eq!(fake.state().usage(), before, "what a lost context had is not freed twice");
-    check(3, &again.run(&[x], &bindings).unwrap());
+    assert_eq!(fake.state().usage(), before, "the driver is not asked to free what went with the context");
+    check(3, &elsewhere.run(&[x], &bindings).unwrap());
 }
