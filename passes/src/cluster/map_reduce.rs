@@ -58,7 +58,7 @@ fn source(graph: &Graph, x: Value) -> Value {
 /// Reductions of one value, or of pointwise functions of it, over the same dims, as far as none depends on another.
 fn siblings(partition: &Partition<'_>) -> Vec<Vec<NodeId>> {
     let mut sets: IndexMap<(Value, Axes, bool), Vec<NodeId>> = IndexMap::new();
-    for &id in &partition.order {
+    for &id in partition.order.iter().filter(|&&id| partition.kind(id) == Kind::Single) {
         if let Some((Reduce { dims, keepdim, .. }, x)) = reduction(partition.graph, id) {
             let set = sets.entry((source(partition.graph, x), dims.clone(), *keepdim)).or_default();
             set.push(id);
