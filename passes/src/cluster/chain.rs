@@ -1,6 +1,7 @@
 //! Passes over the same lines become one kernel: norms, softmax, variances, losses and their gradients, with what stands around them.
 
 use super::{
+    inline::is_pointwise,
     lines::{Lines, Role, levels, pass},
     norms::Norm,
     partition::{Kind, Partition},
@@ -22,7 +23,7 @@ pub(crate) fn group(partition: &mut Partition<'_>, norms: &[Norm], parts: &Parts
     for (i, norm) in norms.iter().enumerate() {
         partition.join(&norm.parts, Kind::Norm(i as u32));
     }
-    for id in partition.order.clone() {
+    for id in by_size(partition) {
         let taken = !matches!(partition.kind(id), Kind::Single | Kind::Norm(_));
         let Some(lines) = Lines::of(partition.graph, id).filter(|_| !taken) else { continue };
         if is_few(partition.graph, &lines, context) {
@@ -34,6 +35,16 @@ pub(crate) fn group(partition: &mut Partition<'_>, norms: &[Norm], parts: &Parts
             partition.join(&members, Kind::Chain);
         }
     }
+}
+
+/// All nodes, those that reduce more first, so that what belongs to lines is theirs before what they give is reduced.
+fn by_size(partition: &Partition<'_>) -> Vec<NodeId> {
+    let graph = partition.graph;
+    let sizes = cost::typical_sizes(graph);
+    let size = |id: NodeId| graph.node(id).operands.first().and_then(|o| o.value()).map_or(0.0, |x| cost::bytes(graph, x, &sizes));
+    let mut nodes: Vec<(f64, NodeId)> = partition.order.iter().map(|&id| (size(id), id)).collect();
+    nodes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    nodes.into_iter().map(|(_, id)| id).collect()
 }
 
 /// True for lines that are too long and few for one block each.
@@ -107,13 +118,15 @@ impl Growth<'_, '_> {
             && (is_view(graph, next) || cost::joining_pays(graph, [members, unit], self.context.profile))
     }
 
-    /// True for elements that only reductions across lines read: they are computed as these read them.
+    /// True for elements that only reductions across lines read, if not directly: they are computed as these read them.
     fn is_column(&self, id: NodeId) -> bool {
         let (graph, users) = (self.partition.graph, self.partition.users(id));
-        let across = |&user: &NodeId| {
-            matches!(graph.node(user).op(), Some(Op::Reduce(_))) && self.lines.role(graph, user).is_none()
+        let across = |&user: &NodeId| match graph.node(user).op() {
+            Some(Op::Reduce(_)) => self.lines.role(graph, user).is_none(),
+            _ => is_pointwise(graph, user) && self.is_column(user),
         };
-        self.lines.role(graph, id) == Some(Role::Element) && !users.is_empty() && !self.partition.is_output(id) && users.iter().all(across)
+        let element = self.lines.role(graph, id) == Some(Role::Element);
+        element && !users.is_empty() && !self.partition.is_output(id) && users.iter().all(across)
     }
 
     /// True if one kernel can have these members, which are in topological order.
@@ -138,10 +151,13 @@ impl Growth<'_, '_> {
                 if lifts { lifted.insert(value) } else { stands.insert(value) };
             }
         }
-        let exits = super::exits(graph, members).len();
+        let exits = super::exits(graph, members);
+        if exits.iter().any(|&id| self.lines.is_shared(&graph.node(id).outputs[0].shape)) {
+            return false;
+        }
         let levels = levels(graph, &roles);
         let passes = roles.iter().filter_map(|&(id, role)| pass(&levels, graph, id, role)).max().map_or(0, |last| last + 1);
-        stands.is_disjoint(&lifted) && stands.len() + lifted.len() + exits <= TENSORS && passes <= PASSES
+        stands.is_disjoint(&lifted) && stands.len() + lifted.len() + exits.len() <= TENSORS && passes <= PASSES
     }
 
     /// True if a chain is worth it: several passes, or a pass and elements behind it.

@@ -94,21 +94,27 @@ impl<'g> Group<'g> {
         }
     }
 
-    /// A program that knows what is read, positions, and what the passes before `pass` gave; it takes `reduced` values first.
-    fn program(&self, pass: usize, reduced: impl FnOnce(&mut Inliner<'g>)) -> Inliner<'g> {
+    /// A program that knows what is read and what the passes before `pass` gave; it takes `reduced` values first.
+    fn behind(&self, pass: usize, reduced: impl FnOnce(&mut Inliner<'g>)) -> Inliner<'g> {
         let mut program = Inliner::new(self.graph);
         reduced(&mut program);
         for &(value, _) in &self.captures {
             program.given(value);
         }
-        let position = program.unnamed(DType::I32);
-        for &value in &self.positions {
-            let dtype = self.graph.ty(value).dtype;
-            let as_read = if dtype == DType::I32 { position } else { program.push(InstrOp::Cast, [position], dtype) };
-            program.alias(value, as_read);
-        }
+        program.unnamed(DType::I32);
         for &value in self.stats[..pass].iter().flatten() {
             program.given(value);
+        }
+        program
+    }
+
+    /// The same for elements, which know their positions.
+    fn program(&self, pass: usize) -> Inliner<'g> {
+        let mut program = self.behind(pass, |_| {});
+        for &value in &self.positions {
+            let position = Ref::Param(self.captures.len() as u32);
+            let as_read = converted(&mut program, position, DType::I32, self.graph.ty(value).dtype);
+            program.alias(value, as_read);
         }
         program
     }
@@ -158,7 +164,7 @@ impl<'g> Group<'g> {
             match self.roles.get(&value.node) {
                 Some(Role::Element) => stack.extend(self.operands(value.node)),
                 Some(_) => {}
-                None if self.varies(value) => found.push(value),
+                None if self.varies(value) && !self.positions.contains(&value) => found.push(value),
                 None => {}
             }
         }
@@ -190,7 +196,7 @@ impl<'g> Group<'g> {
 
     /// The program of elements to reduce, and how.
     fn prologue(&self, at: usize) -> Result<(Program, Vec<ReduceKind>), GraphError> {
-        let mut program = self.program(at, |_| {});
+        let mut program = self.program(at);
         let mut kinds = Vec::new();
         let read: Vec<Value> = self.reductions(at).filter_map(|(id, role)| self.graph.node(id).operands[usize::from(role == Role::Pick)].value()).collect();
         self.add(&mut program, &read, at)?;
@@ -204,7 +210,7 @@ impl<'g> Group<'g> {
         for (index, source) in self.picks(at) {
             let [wanted, element] = [index, source].map(|value| program.value(value));
             let (ids, dtype) = (self.graph.ty(index).dtype, self.graph.ty(source).dtype);
-            let place = if ids == DType::I32 { position } else { program.push(InstrOp::Cast, [position], ids) };
+            let place = converted(&mut program, position, DType::I32, ids);
             let here = program.push(InstrOp::Pointwise(Pointwise::Eq), [place, wanted], DType::Bool);
             let zero = Ref::Scalar(if dtype.is_float() { Scalar::Float(0.0) } else { Scalar::Int(0) });
             let picked = program.push(InstrOp::Pointwise(Pointwise::Where), [here, element, zero], dtype);
@@ -218,7 +224,7 @@ impl<'g> Group<'g> {
     fn epilogue(&self, at: usize) -> Result<Program, GraphError> {
         let picks = self.picks(at);
         let mut of_picks: Vec<Ref> = Vec::new();
-        let mut program = self.program(at, |program| {
+        let mut program = self.behind(at, |program| {
             for (id, _) in self.reductions(at).filter(|&(_, role)| role == Role::Reduce) {
                 program.seed(id.into());
             }
@@ -252,6 +258,10 @@ impl<'g> Group<'g> {
             .into_iter()
             .map(|value| match picks.iter().position(|&pick| pick == (index, value)) {
                 Some(i) => of_picks[i],
+                None if self.positions.contains(&value) => {
+                    let wanted = program.value(index);
+                    converted(program, wanted, self.graph.ty(index).dtype, self.graph.ty(value).dtype)
+                }
                 None => program.value(value),
             })
             .collect();
@@ -269,7 +279,7 @@ impl<'g> Group<'g> {
 
     /// The program of the results that have an element for each of the lines' elements.
     fn end(&self) -> Result<(Program, Vec<NodeId>), GraphError> {
-        let mut program = self.program(self.passes, |_| {});
+        let mut program = self.program(self.passes);
         let ends: Vec<NodeId> = self.exits.iter().copied().filter(|id| self.roles[id] == Role::Element).collect();
         self.add(&mut program, &ends.iter().map(|&id| id.into()).collect::<Vec<_>>(), self.passes)?;
         for &id in &ends {
@@ -277,6 +287,11 @@ impl<'g> Group<'g> {
         }
         Ok((program.finish(), ends))
     }
+}
+
+/// An integer in another dtype.
+fn converted(program: &mut Inliner<'_>, operand: Ref, from: DType, to: DType) -> Ref {
+    if from == to { operand } else { program.push(InstrOp::Cast, [operand], to) }
 }
 
 /// The dtype that values have when they are reduced: the result's, except where the result is a truth.

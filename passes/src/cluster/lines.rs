@@ -72,8 +72,15 @@ impl Lines {
             _ if !is_pointwise(graph, id) => None,
             _ if *shape == self.full => Some(Role::Element),
             _ if stat(shape) => Some(Role::Stat),
-            _ => None,
+            _ => self.is_shared(shape).then_some(Role::Element),
         }
+    }
+
+    /// True for the shape of elements that several lines share, such as a weight's: they are computed as they are read, and never stored.
+    pub fn is_shared(&self, shape: &Shape) -> bool {
+        let fits = |(extent, full): (&Dim, &Dim)| extent.is(1) || extent == full;
+        let broadcasts = shape.len() <= self.full.len() && shape.iter().rev().zip(self.full.iter().rev()).all(fits);
+        broadcasts && !shape.is_empty() && *shape != self.full && *shape != self.kept() && *shape != self.bare()
     }
 
     /// True for a view of the numbers from 0 on along the lines: each element's position.
@@ -96,7 +103,7 @@ impl Lines {
     /// True if `reader` takes this value of another member as it stands against the lines: by its own element, or by its line.
     pub fn aligned(&self, graph: &Graph, reader: NodeId, value: Value) -> bool {
         let (own, shape) = (&graph.node(reader).outputs[0].shape, &graph.ty(value).shape);
-        shape.is_empty() || shape == own || *own == self.full && (*shape == self.full || *shape == self.kept()) || {
+        shape.is_empty() || shape == own || *own == self.full && (*shape == self.full || *shape == self.kept() || self.is_shared(shape)) || {
             // Reductions and views say themselves what they read.
             matches!(graph.node(reader).op(), Some(Op::Reduce(_) | Op::Gather(_) | Op::Reshape(_)))
         }
