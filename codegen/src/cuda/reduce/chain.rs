@@ -14,6 +14,8 @@ use eglu_ir::{DType, Dim, Program, Ref, ops::ReduceKind};
 pub(in super::super) enum Source {
     /// The element of an input.
     Element(usize),
+    /// An element's position in its line, as i32.
+    Position,
     /// The one value that a capture has for each line.
     Line(usize),
     /// What an earlier stage gave: position among the results of all stages.
@@ -163,6 +165,11 @@ impl Chain {
         self.stages.len() + usize::from(self.finish.is_some())
     }
 
+    /// True if a program reads where elements stand.
+    pub fn reads_positions(&self) -> bool {
+        (0..self.passes()).any(|pass| self.args(pass).contains(&Source::Position))
+    }
+
     /// True if a state holds the position of an element.
     pub fn holds_positions(&self) -> bool {
         let kinds = self.stages.iter().flat_map(|stage| &stage.kinds);
@@ -266,6 +273,7 @@ impl Chain {
     pub fn value(&self, source: Source, element: &dyn Fn(usize) -> String) -> String {
         match source {
             Source::Element(input) => element(input),
+            Source::Position => "(i32)(r + e)".into(),
             Source::Line(line) => format!("c{line}"),
             Source::Stat(stat) => format!("up(stat{stat})"),
         }

@@ -170,6 +170,8 @@ impl Text<'_> {
     fn value(&self, source: Source, element: &dyn Fn(usize) -> String) -> String {
         match source {
             Source::Element(input) => element(input),
+            // Chains that read positions go along lines.
+            Source::Position => String::new(),
             Source::Line(line) => format!("c{line}s[e]"),
             Source::Stat(stat) => format!("up(stat{stat}s[e])"),
         }

@@ -92,6 +92,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, [length, w
 fn lines(chain: &Chain, moves: &dyn Fn(usize) -> bool, [length, width]: [i64; 2], stored: &[Option<String>]) -> Emit<String> {
     let stage = &chain.stages[0];
     let value = |source: &Source| match *source {
+        // Chains that read positions go along lines.
+        Source::Position => String::new(),
         Source::Line(i) => format!("up(c{i}.at[{}])", if moves(chain.inputs.len() + i) { "e" } else { "0" }),
         Source::Element(i) | Source::Stat(i) => format!("up(h{i}[k].at[{}])", if moves(i) { "e" } else { "0" }),
     };

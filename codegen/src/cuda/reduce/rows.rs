@@ -142,7 +142,7 @@ impl Text<'_> {
             return Ok(String::new());
         };
         let (length, threads) = (self.length, self.form.share.threads());
-        let e = if adds.contains("[e]") { "const int e = 0;\n" } else { "" };
+        let e = if adds.contains("[e]") || adds.contains(" + e)") { "const int e = 0;\n" } else { "" };
         let adds = adds.replace("for (int e = 0; e < 1; e++) ", "").replace("#pragma unroll\n", "");
         Ok(format!(
             "if ({when}head + ({length} - tail) > 0) {{\n{state}#pragma unroll 1\n\
