@@ -9,6 +9,7 @@ mod cut;
 mod flow;
 mod once;
 mod parts;
+mod score_fold;
 mod score_gradient;
 mod scores;
 
@@ -56,6 +57,7 @@ impl Pass for ChooseKept {
         let mut changed = once::unfuse(graph)?;
         if context.recompute != Recompute::None {
             changed |= scores::move_behind_products(graph)?;
+            changed |= score_fold::through_products(graph)?;
         }
         changed |= score_gradient::read_rows_in_place(graph)?;
         if context.recompute != Recompute::None {
