@@ -214,7 +214,7 @@ fn a_zip_bomb_is_refused_by_what_its_directory_claims() {
     for (claim, large) in [(0xffff_fff0u32, true), (1 << 29, false), (1000, false)] {
         bytes[header + 24..header + 28].copy_from_slice(&claim.to_le_bytes());
         match load(&bytes).unwrap_err() {
-            ImportError::TooLarge { bytes, .. } => assert!(large && bytes == u64::from(claim)),
+            ImportError::Archive(ArchiveError::TooLarge { bytes, .. }) => assert!(large && bytes == u64::from(claim)),
             ImportError::Archive(ArchiveError::Entry { entry, .. }) => assert!(!large && entry == MODEL),
             other => panic!("{other}"),
         }
