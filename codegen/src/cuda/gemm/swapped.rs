@@ -21,6 +21,8 @@ const DEPTH: u32 = 64;
 const BOX: u32 = 64;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
+/// Up to so many rows, the 168 registers that each of the threads has are enough.
+const MOVELESS: u32 = 96;
 
 /// How the columns of the products lie in a block's rows of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +226,11 @@ impl Persistent {
         let Persistent { setup, feed, gathered, prepare, consume } = self;
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
         let (given, taken, arrivals, guard) = if gathered { (72, 208, 128, "") } else { (40, 232, 0, "if (threadIdx.x == 0) ") };
+        // Where there are enough for all, as for accumulators of so few rows, nothing may move: the compiler notes that it ignores it.
+        let (give, take) = match rows > MOVELESS {
+            true => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
+            false => Default::default(),
+        };
         let features = match main.features {
             Features::Plain => "plain",
             Features::Stacked => "stacked",
@@ -234,8 +241,8 @@ impl Persistent {
             "using Shape = SwappedShape<{ty}, Features::{features}, {}, {rows}, {stages}, {blocks}, {pass}>;\n\
              extern __shared__ char shared[];\n[[maybe_unused]] const int rank = {rank};\n\
              const WgmmaRing<Shape> ring(shared, {arrivals});\nwait_for_kernel_before();\n{setup}\
-             if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\n{guard}{{\n{feed}}}\n}} else {{\n\
-             take_registers<{taken}>();\nSwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
+             if (threadIdx.x < Shape::producers) {{\n{give}{guard}{{\n{feed}}}\n}} else {{\n\
+             {take}SwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
              for_each_work(list, [&](const SwappedWork& work) {{\n{consume}}});\n}}\n\
              // A block's shared memory must outlive what another sends there.\ncluster_sync();\n",
             main.across,
@@ -348,7 +355,7 @@ mod tests {
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
             // A consumer has 208 registers beside a producer that gathers; what is no accumulator takes some forty.
-            assert!(rows + 40 <= 208, "{rows}");
+            assert!(rows + 40 <= if rows > MOVELESS { 208 } else { 168 }, "{rows}");
         }
     }
 }
