@@ -80,8 +80,8 @@ fn joint_graphs_keep_less_and_compute_no_product_twice() {
     }
 }
 
-/// With the scores behind the products, the rows of the output's gradient are read as they are, and the scored activation leaves the kernel of the
-/// gating's derivative.
+/// With the scores behind the products, the rows of the output's gradient are read as they are; the scored activation leaves the kernel of the
+/// gating's derivative, and the gradient of the scores, a sum along its rows.
 #[test]
 fn scores_move_behind_the_products() {
     let imported = load("qwen3_moe-batched_mm.joint");
@@ -94,15 +94,19 @@ fn scores_move_behind_the_products() {
         })
         .collect();
     assert_eq!(repeats.iter().flatten().filter(|&&repeat| repeat == 2).count(), 2, "{repeats:?}");
-    let results = |repeat| {
-        count(
-            &graph,
-            |op| matches!(op, Op::ExpertContract(op) if op.repeat == repeat && op.packed == 2 && op.program.results.len() == 3),
-        )
-    };
-    assert_eq!(results(2), 2, "forward and backward read rows that repeat and have three results each");
-    // The gradient of the scores reads them through strides as well: nothing of [choices, hidden] is copied.
+    let results: Vec<[usize; 3]> = graph
+        .node_ids()
+        .filter_map(|id| match graph.node(id).op() {
+            Some(Op::ExpertContract(op)) if op.repeat == 2 => Some(op.results().map(<[_]>::len)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(results, [[2, 1, 0], [2, 1, 1]], "forward and backward read rows that repeat: {}", print(&graph));
+    // Nothing of [choices, hidden] is copied, nor is what the experts made read again.
     assert_eq!(count(&graph, |op| matches!(op, Op::Expand(_))), 0, "{}", print(&graph));
+    let made = graph.node_ids().find(|&id| matches!(graph.node(id).op(), Some(Op::Combine(_)))).expect("a combine");
+    let rows = graph.node(made).operands[0].value().expect("rows of experts");
+    assert_eq!(graph.users(rows.node), [made], "{}", print(&graph));
 }
 
 /// Where the backward part computes a gated unit's products again, as prices advise in small graphs, the unit is taken apart to share them.

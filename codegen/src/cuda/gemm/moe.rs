@@ -40,7 +40,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         let few = few.filter(|few| few.is_best_for(rows));
         few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, (rows, all))), Way::Few)
     });
-    let tokens = few.map_or_else(Vec::new, |few| few_tokens(few, &ids.layout.shape[0], choices));
+    let tokens = few.map_or_else(Vec::new, |few| few_tokens(emitter.target, few, &inner, &ids.layout.shape[0], choices));
     // So few tokens are few rows for each expert.
     ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
     ways.retain(|(_, when)| !when.is(0));
@@ -97,6 +97,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             biases: lane_biases.clone(),
             captures: vec![],
             program: &gating,
+            parts: vec![],
             target: Target::Scratch(activations),
             unordered: false,
             dispatched: &dispatched,
@@ -114,6 +115,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             biases: bias.into_iter().collect(),
             captures: vec![],
             program: &project,
+            parts: vec![],
             target: Target::Scratch(outputs),
             unordered: true,
             dispatched: &dispatched,

@@ -21,8 +21,9 @@ const DEPTH: u32 = 64;
 const BOX: u32 = 64;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
-/// Up to so many rows, the 168 registers that each of the threads has are enough.
+/// Up to so many rows, the 168 registers that each of the threads has are enough: without captures, and with them.
 const MOVELESS: u32 = 96;
+const CAPTURED_MOVELESS: u32 = 64;
 
 /// How the columns of the products lie in a block's rows of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,9 @@ pub(super) struct Variant {
 const ALONE: Variant = Variant { rows: 160, stages: 4, blocks: 1, pass: 64 };
 const SHARING: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 80 };
 const HIGH: Variant = Variant { rows: 176, stages: 4, blocks: 2, pass: 32 };
+/// For epilogues that read what is beside the products: registers are left for that.
+const CAPTURED_ALONE: Variant = Variant { blocks: 1, ..CAPTURED };
+const CAPTURED: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 48 };
 
 /// The main loop for products of rows with one or two matrices for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,16 +69,33 @@ pub(super) struct Swapped {
 impl Variant {
     /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
     pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
-        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(ALONE.rows)) {
-            // No expert has more. Each height that a block may have is a loop of its own to compile.
-            let rows = (all.max(1) as u32).next_multiple_of(16);
-            return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
-        }
-        match rows {
-            Some(rows) if rows <= i64::from(ALONE.rows) => ALONE,
-            Some(_) => SHARING,
-            None => HIGH,
-        }
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        ALONE.no_higher_than(all).unwrap_or(if alone {
+            ALONE
+        } else if rows.is_some() {
+            SHARING
+        } else {
+            HIGH
+        })
+    }
+
+    /// The same where the epilogue has captures.
+    pub fn captured(rows: Option<i64>, all: &Dim) -> Variant {
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        // Their passes are whole ones.
+        let whole = |low: Variant| {
+            let pass = (16..=low.pass).step_by(16).rfind(|pass| low.rows.is_multiple_of(*pass)).unwrap_or(16);
+            Variant { pass, ..low }
+        };
+        CAPTURED_ALONE.no_higher_than(all).map(whole).unwrap_or(if alone { CAPTURED_ALONE } else { CAPTURED })
+    }
+
+    /// With the height of all rows there are, where it takes them at once: no expert has more, and each height that a block may have is a
+    /// loop of its own to compile.
+    fn no_higher_than(self, all: &Dim) -> Option<Variant> {
+        let all = all.as_const().filter(|&all| all <= i64::from(self.rows))?;
+        let rows = (all.max(1) as u32).next_multiple_of(16);
+        Some(Variant { rows, pass: self.pass.min(rows), ..self })
     }
 }
 
@@ -216,6 +237,8 @@ pub(super) struct Persistent {
     pub prepare: String,
     /// Statements that multiply and store some `work` with `tile`.
     pub consume: String,
+    /// The epilogue has captures.
+    pub captured: bool,
 }
 
 impl Persistent {
@@ -223,11 +246,15 @@ impl Persistent {
     pub fn code(self, main: Swapped, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
         let Variant { rows, stages, blocks, pass } = main.variant;
-        let Persistent { setup, feed, gathered, prepare, consume } = self;
+        let Persistent { setup, feed, gathered, prepare, consume, captured } = self;
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
-        let (given, taken, arrivals, guard) = if gathered { (72, 208, 128, "") } else { (40, 232, 0, "if (threadIdx.x == 0) ") };
+        let (given, taken, arrivals, guard) = match (gathered, captured) {
+            (true, true) => (56, 224, 128, ""),
+            (true, false) => (72, 208, 128, ""),
+            (false, _) => (40, 232, 0, "if (threadIdx.x == 0) "),
+        };
         // Where there are enough for all, as for accumulators of so few rows, nothing may move: the compiler notes that it ignores it.
-        let (give, take) = match rows > MOVELESS {
+        let (give, take) = match rows > if captured { CAPTURED_MOVELESS } else { MOVELESS } {
             true => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
             false => Default::default(),
         };
@@ -248,16 +275,18 @@ impl Persistent {
             main.across,
         );
         let stage = (rows + WEIGHT_ROWS) * DEPTH * 2;
+        let mut headers = vec![
+            Header::ShortResults,
+            Header::Math,
+            Header::Rows,
+            Header::Mma,
+            Header::Hopper,
+            Header::GemmWgmma,
+            Header::GemmSwapped,
+        ];
+        headers.extend(captured.then_some(Header::GemmCaptured));
         Ok(Code {
-            headers: vec![
-                Header::ShortResults,
-                Header::Math,
-                Header::Rows,
-                Header::Mma,
-                Header::Hopper,
-                Header::GemmWgmma,
-                Header::GemmSwapped,
-            ],
+            headers,
             items: format!("{}{items}", instructions(dtype, rows, main.across)?),
             body,
             threads: [THREADS, 1],
@@ -350,7 +379,7 @@ mod tests {
             [few(0), few(16), few(33), few(160)].map(|variant| (variant.rows, variant.pass)),
             [(16, 16), (16, 16), (48, 48), (160, 64)]
         );
-        for Variant { rows, stages, blocks, pass } in [few(1), few(40), ALONE, SHARING] {
+        for Variant { rows, stages, blocks, pass } in [few(1), few(40), ALONE, SHARING, CAPTURED_ALONE, CAPTURED] {
             assert!(rows % 16 == 0 && pass % 16 == 0 && pass <= rows && blocks <= 2);
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
