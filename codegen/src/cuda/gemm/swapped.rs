@@ -84,7 +84,7 @@ impl Variant {
         let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
         // Their passes are whole ones.
         let whole = |low: Variant| {
-            let pass = (16..=low.pass).step_by(16).rfind(|pass| low.rows.is_multiple_of(*pass)).unwrap_or(16);
+            let pass = (16..=low.pass).step_by(16).filter(|&pass| low.rows.is_multiple_of(pass)).last().unwrap_or(16);
             Variant { pass, ..low }
         };
         CAPTURED_ALONE.no_higher_than(all).map(whole).unwrap_or(if alone { CAPTURED_ALONE } else { CAPTURED })
