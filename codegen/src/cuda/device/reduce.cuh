@@ -237,37 +237,12 @@ DEVICE S extreme_bytes(const Pack<S, 16>& pack) {
 }
 template <bool largest> DEVICE i8 extreme_of(const Pack<i8, 16>& pack) { return extreme_bytes<largest>(pack); }
 template <bool largest> DEVICE u8 extreme_of(const Pack<u8, 16>& pack) { return extreme_bytes<largest>(pack); }
-
-// What a thread holds of an arg-reduction over groups of narrow elements: the group with the extreme; where in it, is asked once at the end.
-template <class T, bool largest, class I, class S, int width>
-struct ArgHold {
-    ArgState<T, largest, I> state;
-    Pack<S, width> pack;
-    DEVICE void add(const Pack<S, width>& x, i64 at) {
-        T best = extreme_of<largest>(x);
-        bool takes = state.index == state.none || state.beats(best);
-        u32* held = (u32*)&pack;
-        const u32* words = (const u32*)&x;
-        state.value = takes ? best : state.value;
-        state.index = takes ? (I)at : state.index;
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(pack) / 4; i++) held[i] = takes ? words[i] : held[i];
-    }
-    template <class State>
-    DEVICE void give(State& to) const {
-        if (state.index == state.none) return;
-        int place = 0;
-#pragma unroll
-        for (int e = width - 1; e >= 0; e--) {
-            T x = up(pack.at[e]);
-            place = x == state.value || (x != x && state.value != state.value) ? e : place;
-        }
-        State own;
-        own.value = state.value;
-        own.index = state.index + place;
-        to.merge(own);
-    }
-};
+// Truth values are bytes of 0 and 1.
+template <bool largest>
+DEVICE bool extreme_of(const Pack<bool, 16>& pack) {
+    const u32* words = (const u32*)&pack;
+    return largest ? (words[0] | words[1] | words[2] | words[3]) != 0 : (words[0] & words[1] & words[2] & words[3]) == 0x01010101u;
+}
 
 // ---- neighbours as they are stored: what no program changes ---------------------------------------------------------------
 
@@ -282,6 +257,8 @@ template <class T, class S, int width>
 DEVICE void add_pack(AmaxState<T>& state, const Pack<S, width>& pack, i64) { state.value = most(state.value, (T)extreme_of<true>(pack)); }
 template <class T, class S, int width>
 DEVICE void add_pack(AminState<T>& state, const Pack<S, width>& pack, i64) { state.value = least(state.value, (T)extreme_of<false>(pack)); }
+DEVICE void add_pack(AnyState<bool>& state, const Pack<bool, 16>& pack, i64) { state.value |= (u32)extreme_of<true>(pack); }
+DEVICE void add_pack(AllState<bool>& state, const Pack<bool, 16>& pack, i64) { state.value &= (u32)extreme_of<false>(pack); }
 // Bytes sum four at a time (PTX ISA, "dp4a").
 DEVICE i32 sum_bytes(u32 word, i32 sum, i8) { return __dp4a((i32)word, 0x01010101, sum); }
 DEVICE i32 sum_bytes(u32 word, i32 sum, u8) { return (i32)__dp4a(word, 0x01010101u, (u32)sum); }
