@@ -49,6 +49,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
     let width = lines_of_thread(chain, width, walk, most);
     let bytes: i64 = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).sum();
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
+    // Sums are by halves.
+    let deep = 1 << deep.ilog2();
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
     let blocks = groups.ceil_div(THREADS[0]);
