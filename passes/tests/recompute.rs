@@ -63,7 +63,7 @@ fn joint_graphs_keep_less_and_compute_no_product_twice() {
             .iter()
             .map(|&recompute| {
                 let options = options(recompute, &imported);
-                Pipeline::standard().run(imported.graph.clone(), &options).expect("the pipeline runs")
+                Pipeline::standard().run_with(imported.graph.clone(), &options).expect("the pipeline runs")
             })
             .collect();
         for (recompute, optimized) in ALL.iter().zip(&fused) {
@@ -85,7 +85,7 @@ fn joint_graphs_keep_less_and_compute_no_product_twice() {
 #[test]
 fn scores_move_behind_the_products() {
     let imported = load("qwen3_moe-batched_mm.joint");
-    let graph = Pipeline::standard().run(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs").graph;
+    let graph = Pipeline::standard().run_with(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs").graph;
     let repeats: Vec<[usize; 2]> = graph
         .node_ids()
         .filter_map(|id| match graph.node(id).op() {
@@ -131,7 +131,7 @@ fn products_of_a_fused_unit_are_shared() {
     assert_eq!(products(&graph), 4);
     for recompute in ALL {
         let options = Options { recompute, ..Options::new(H200) };
-        let done = Pipeline::parse("recompute,dce").expect("passes").run(graph.clone(), &options).expect("it runs").graph;
+        let done = Pipeline::parse("recompute,dce").expect("passes").run_with(graph.clone(), &options).expect("it runs").graph;
         assert_eq!(products(&done), 3, "{}", print(&done));
         let (got, want) = (eval_graph(&done, &weights, &inputs), eval_graph(&graph, &weights, &inputs));
         for (got, want) in got.expect("it evaluates").iter().zip(&want.expect("it evaluates")) {
@@ -145,7 +145,8 @@ fn a_dense_gated_unit_is_not_computed_twice() {
     let imported = load("llama.block.bf16");
     for recompute in ALL {
         let options = options(recompute, &imported);
-        let optimized = Pipeline::standard().differentiated().run(imported.graph.clone(), &options).expect("the pipeline runs");
+        let optimized =
+            Pipeline::standard().differentiated().run_with(imported.graph.clone(), &options).expect("the pipeline runs");
         assert_eq!(products(&optimized.graph), 3 + 4, "{recompute:?}");
     }
 }
@@ -166,7 +167,7 @@ fn a_chain_keeps_its_pre_activation() {
     let rows = 1 << 16;
     let kept = |recompute| {
         let options = Options { recompute, ..Options::new(H200) };
-        let graph = Pipeline::parse(passes).expect("passes").run(chain(rows), &options).expect("it runs").graph;
+        let graph = Pipeline::parse(passes).expect("passes").run_with(chain(rows), &options).expect("it runs").graph;
         (kept(&graph).expect("a joint graph"), graph)
     };
     let one = rows as u64 * 64 * 4;
@@ -181,7 +182,7 @@ fn a_chain_keeps_its_pre_activation() {
 #[test]
 fn forward_graphs_are_left_alone() {
     let graph = chain(16);
-    let done = Pipeline::parse("recompute").expect("passes").run(graph.clone(), &Options::new(H200)).expect("it runs");
+    let done = Pipeline::parse("recompute").expect("passes").run_with(graph.clone(), &Options::new(H200)).expect("it runs");
     assert_eq!(print(&done.graph), print(&graph));
     assert_eq!(done.report.kept, None);
 }

@@ -105,31 +105,19 @@ struct DenseTile {
             }
             return;
         }
-        int before = 0;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            barrier_wait(ring.full(at.stage), at.phase);
-            if (S::copiers > 0) fence_shared_for_tensor_cores();
+        const auto multiply = [&](int stage, int step) {
             // Either way a warpgroup's 64 rows of A are the next 8 KB.
-            const u32 from_a = ring.a(at.stage) + group * 8192, from_b = ring.b(at.stage);
+            const u32 from_a = ring.a(stage) + group * 8192, from_b = ring.b(stage);
             const u64 a = S::a_major == along_k ? matrix_descriptor(from_a) : matrix_descriptor_of_rows(from_a, 8192);
             const u64 b = S::b_major == along_k ? matrix_descriptor(from_b) : matrix_descriptor_of_rows(from_b, 8192);
             constexpr int step_a = S::a_major == along_k ? 2 : 128, step_b = S::b_major == along_k ? 2 : 128;
-            wgmma_fence();
 #pragma unroll
             for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * step_a, b + slice * step_b, step > 0 || slice > 0);
-            wgmma_commit();
-            // The products of one stage stay in flight.
-            if (step > 0) {
-                wgmma_wait<1>();
-                release(before);
-            }
-            before = at.stage;
-            at.advance();
-        }
+        };
+        const int last = multiply_stages<(S::copiers > 0)>(ring, at, steps, multiply, [&](int stage) { release(stage); });
         wgmma_wait<0>();
         if (steps > 0) {
-            release(before);
+            release(last);
         } else if (S::clears) {
 #pragma unroll
             for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;

@@ -23,11 +23,12 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (tables, captures) = captures.split_at(op.tables);
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
-    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+    let all = &rows;
+    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
         let swapped =
             |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
         let variant = if captures.is_empty() {
-            side_by_side(emitter, step, op).then(|| Variant::of(rows))
+            side_by_side(emitter, step, op).then(|| Variant::of(rows, all))
         } else {
             expert_captured::fits(emitter, op, x.dtype, &weights[0].layout.shape[1], captures).then(|| Variant::captured(rows))
         };

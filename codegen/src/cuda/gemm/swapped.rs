@@ -66,8 +66,13 @@ pub(super) struct Swapped {
 }
 
 impl Variant {
-    /// For about `rows` rows an expert; `None` stands for many.
-    pub fn of(rows: Option<i64>) -> Variant {
+    /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
+    pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
+        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(ALONE.rows)) {
+            // No expert has more. Each height that a block may have is a loop of its own to compile.
+            let rows = (all.max(1) as u32).next_multiple_of(16);
+            return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
+        }
         match rows {
             Some(rows) if rows <= i64::from(ALONE.rows) => ALONE,
             Some(_) => SHARING,
@@ -316,7 +321,7 @@ mod tests {
     fn choose(target: Target, dtype: DType, row: i64, weights: &[&TensorRef]) -> Result<Swapped, &'static str> {
         let (row, one, zero) = (Dim::from(row), Dim::from(1), Dim::from(0));
         let rows = Strides { row: &row, k: &one, bases: vec![&zero] };
-        Swapped::choose(target, [dtype; 2], Variant::of(None), &rows, &Dim::from(96), weights)
+        Swapped::choose(target, [dtype; 2], HIGH, &rows, &Dim::from(96), weights)
     }
 
     #[test]
@@ -352,7 +357,12 @@ mod tests {
 
     #[test]
     fn every_variant_fits_a_block_and_its_registers() {
-        for Variant { rows, stages, blocks, pass } in [ALONE, SHARING, CAPTURED_ALONE, CAPTURED] {
+        let few = |rows: i64| Variant::of(Some(1), &Dim::from(rows));
+        assert_eq!(
+            [few(0), few(16), few(33), few(160)].map(|variant| (variant.rows, variant.pass)),
+            [(16, 16), (16, 16), (48, 48), (160, 64)]
+        );
+        for Variant { rows, stages, blocks, pass } in [few(1), few(40), ALONE, SHARING, CAPTURED_ALONE, CAPTURED] {
             assert!(rows % 16 == 0 && pass % 16 == 0 && pass <= rows && blocks <= 2);
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
