@@ -209,7 +209,8 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
-        let checked = !matches!(reads, Reads::Now) || !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
+        let checked =
+            !matches!(reads, Reads::Now) || !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
         if !checked {
             // The copy engine leaves out what lies outside.
             return Ok(format!(

@@ -27,7 +27,12 @@ pub(super) fn fits(emitter: &Emitter, op: &ExpertContract, dtype: DType, columns
         captures.iter().partition(|x| x.layout.shape.last().is_some_and(|extent| extent.is(1)));
     let pieces = wide.len() <= 2 && wide.iter().all(|x| emitter.is_ordered(x) && x.dtype.size() == 2 && in_pieces(x));
     let held = narrow.iter().map(|x| x.dtype.size()).sum::<usize>() + size_of::<i32>();
-    op.lanes == 1 && op.tables == 0 && pieces && held <= HELD as usize && takes_rounded(&op.program, op.folds.len(), dtype) && divisible(columns, RUN as i64)
+    op.lanes == 1
+        && op.tables == 0
+        && pieces
+        && held <= HELD as usize
+        && takes_rounded(&op.program, op.folds.len(), dtype)
+        && divisible(columns, RUN as i64)
 }
 
 /// True if the copy engine can bring rows of a capture.
@@ -35,7 +40,10 @@ fn in_pieces(x: &TensorRef) -> bool {
     let [row, column] = [0, 1].map(|i| &x.layout.strides[i]);
     // Of two that take turns the second starts one element later.
     let offset = x.layout.offset.as_const().map(|offset| if column.is(2) { offset - offset % 2 } else { offset });
-    x.layout.shape.len() == 2 && (column.is(1) || column.is(2)) && divisible(row, 16) && offset.is_some_and(|offset| offset % 16 == 0)
+    x.layout.shape.len() == 2
+        && (column.is(1) || column.is(2))
+        && divisible(row, 16)
+        && offset.is_some_and(|offset| offset % 16 == 0)
 }
 
 /// True if `program` reads its accumulators rounded to `dtype`, and results have 16 bits, but for its last `folds`, which are reduced.
