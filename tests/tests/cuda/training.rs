@@ -33,12 +33,15 @@ fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, [paired, rounded]
         }
     };
     let (rows, columns) = by_k;
+    // Half of the forms add gradients to those of an earlier step.
+    let (old, old_column) = if paired == rounded { (", %old", ", %old_column") } else { ("", "") };
     let d = dtype;
     let (sums, sum) = if rounded { (format!("v0: {d} = cast(p0); "), "v0") } else { (String::new(), "p0") };
     let [v0, v1, v2, v3, v4] = [0, 1, 2, 3, 4].map(|i| format!("v{}", i + usize::from(rounded)));
     let text = format!(
         "graph \"step\"\n%x: {d}[{t}, {h}] = input\n%dy: {d}[{t}, {h}] = input\n%scale: {d}[{s}, 1] = input\n%ids: i64[{s}] = input\n\
-         %gate_up: {d}[{stored}] = input\n%down: {d}[{e}, {h}, {i}] = input\n{by_row}\
+         %gate_up: {d}[{stored}] = input\n%down: {d}[{e}, {h}, {i}] = input\n\
+         %old: {gradient}[{e}, {both}, {h}] = input\n%old_column: {gradient}[{e}, {both}, 1] = input\n{by_row}\
          %gate: {d}[{e}, {i}, {h}] = slice({rows}) {{dim=1, {gate}}}\n%up: {d}[{e}, {i}, {h}] = slice({rows}) {{dim=1, {up}}}\n\
          %fwd: ({d}[{s}, {both}], {d}[{s}, {i}]) = expert_contract(%x, %ids, %gate, %up) {{lanes=2, tables=0, repeat={k}, packed=2, \
          interleaved={paired}, grouped=false, program={{(p0: {d}, p1: {d}) v0: {d} = silu(p0); v1: {d} = mul(v0, p1); return (p0: {d}, p1: {d}, v1: {d})}}}}\n\
@@ -49,9 +52,9 @@ fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, [paired, rounded]
          packed=2, interleaved={paired}, grouped=false, folds=[sum], groups=[{i}], program={{(p0: {d}, p1: {d}, p2: {d}, p3: {d}) {sums}{v0}: {d} = mul({sum}, p3); \
          {v1}: {d} = mul({v0}, p2); {v2}: {d} = mul({v0}, p1); {v3}: {d} = mul(p1, p3); {v4}: {d} = mul({sum}, p1); return ({v1}: {d}, {v2}: {d}, {v3}: {d}, {v4}: {d})}}}}\n\
          %dx: {d}[{s}, {h}] = expert_matmul(%back, {columns}, none, %ids)\n\
-         %dw: {gradient}[{e}, {both}, {h}] = expert_outer(%back, %x, %ids) {{experts={e}, a_repeat=1, b_repeat={k}, dtype={gradient}}}\n\
+         %dw: {gradient}[{e}, {both}, {h}] = expert_outer(%back, %x, %ids{old}) {{experts={e}, a_repeat=1, b_repeat={k}, dtype={gradient}}}\n\
          %dd: {gradient}[{e}, {h}, {i}] = expert_outer(%dy, %back#1, %ids) {{experts={e}, a_repeat={k}, b_repeat=1, dtype={gradient}}}\n\
-         %db: {gradient}[{e}, {both}, 1] = expert_outer(%back, %scale, %ids) {{experts={e}, a_repeat=1, b_repeat=1, dtype={gradient}}}\n\
+         %db: {gradient}[{e}, {both}, 1] = expert_outer(%back, %scale, %ids{old_column}) {{experts={e}, a_repeat=1, b_repeat=1, dtype={gradient}}}\n\
          output %y\noutput %dx\noutput %dw\noutput %dd\noutput %db\noutput %back#2\n"
     );
     let graph = text::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));

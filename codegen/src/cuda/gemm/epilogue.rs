@@ -92,6 +92,8 @@ pub(super) struct Epilogue<'a> {
     pub place: Option<String>,
     /// Condition under which zeros are stored instead.
     pub dropped: Option<&'static str>,
+    /// Condition under which the products are zero.
+    pub empty: Option<&'static str>,
     /// How many neighbouring columns a visit brings.
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
@@ -154,7 +156,11 @@ impl Epilogue<'_> {
     fn visiting(&self, kernel: &mut Kernel, lanes: usize, reads: Reads<'_>) -> Emit<String> {
         let mut args = Vec::new();
         for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
-            args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
+            let ty = ctype::opmath(dtype)?;
+            args.push(match self.empty {
+                Some(condition) => format!("({condition} ? ({ty})0 : ({ty})acc[{lane}][e])"),
+                None => format!("({ty})acc[{lane}][e]"),
+            });
         }
         let mut loads = Vec::new();
         for i in 0..self.captures.len() {

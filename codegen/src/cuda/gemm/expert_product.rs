@@ -185,6 +185,7 @@ impl ExpertProduct<'_> {
             row,
             place,
             dropped,
+            empty: None,
             run,
             staged: None,
             parts: &self.parts,

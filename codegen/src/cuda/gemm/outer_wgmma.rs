@@ -10,11 +10,12 @@ use super::{
     },
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
+    expert_outer::{onto, place_of},
     instruction,
     wgmma::resident_grid,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{DType, Dim, Program, ops::ExpertOuter};
+use eglu_ir::{DType, Dim, ops::ExpertOuter};
 
 /// Rows and columns of a block's tile.
 const TILE: (i64, i64) = (128, 256);
@@ -67,19 +68,22 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         .collect::<Emit<Vec<_>>>()?;
     let (m, n, total) = (kernel.dim(rows), kernel.dim(columns), kernel.dim(&elements(ids)));
 
-    let program = Program::identity(a.dtype, op.dtype);
+    let onto = onto(step);
+    let program = op.program(a.dtype, onto.is_some());
+    let captures = onto.map(|onto| place_of(&mut kernel, onto, "work.expert")).transpose()?.into_iter().collect();
     let staged = matches!(op.dtype, DType::Bf16 | DType::F16) && divisible(columns, 8);
     let map = staged.then(|| kernel.tensor_map(map_of_results(output, experts)));
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let place = Place::dense(kernel.write(output)?, format!("work.expert * {matrix}"), columns);
     let epilogue = Epilogue {
         program: &program,
-        captures: vec![],
+        captures,
         outputs: vec![place],
         columns: columns.clone(),
         row: "work.m0 + m".into(),
         place: None,
-        dropped: Some("work.depth <= 0"),
+        dropped: None,
+        empty: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),
         parts: &[],
