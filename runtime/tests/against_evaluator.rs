@@ -402,7 +402,7 @@ proptest! {
         let op = ExpertOuter { experts: experts.into(), a_repeat, b_repeat, dtype: stored };
         let mut operands = vec![a.into(), b.into(), ids.into()];
         if case.rng.random() {
-            operands.push(case.strided(stored, &[experts, n, k]).into());
+            operands.push(case.strided(stored, &[experts as usize, n, k]).into());
         }
         let node = case.call(op, operands);
         case.check(node)?;

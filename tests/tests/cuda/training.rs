@@ -44,7 +44,7 @@ fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, [paired, rounded]
          %old: {gradient}[{e}, {both}, {h}] = input\n%old_column: {gradient}[{e}, {both}, 1] = input\n{by_row}\
          %gate: {d}[{e}, {i}, {h}] = slice({rows}) {{dim=1, {gate}}}\n%up: {d}[{e}, {i}, {h}] = slice({rows}) {{dim=1, {up}}}\n\
          %fwd: ({d}[{s}, {both}], {d}[{s}, {i}]) = expert_contract(%x, %ids, %gate, %up) {{lanes=2, tables=0, repeat={k}, packed=2, \
-         interleaved={paired}, grouped=false, program={{(p0: {d}, p1: {d}) v0: {d} = silu(p0); v1: {d} = mul(v0, p1); return (p0: {d}, p1: {d}, v1: {d})}}}}\n\
+         interleaved={paired}, grouped=false, folds=[], groups=[], program={{(p0: {d}, p1: {d}) v0: {d} = silu(p0); v1: {d} = mul(v0, p1); return (p0: {d}, p1: {d}, v1: {d})}}}}\n\
          %y: {d}[{s}, {h}] = expert_matmul(%fwd#1, %down, none, %ids)\n\
          %g: {d}[{s}, {i}] = slice(%fwd) {{dim=1, {gate}}}\n%u: {d}[{s}, {i}] = slice(%fwd) {{dim=1, {up}}}\n\
          %down_by_k: {d}[{e}, {i}, {h}] = permute(%down) {{dims=[0, 2, 1]}}\n\
