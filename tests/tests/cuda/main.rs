@@ -12,4 +12,5 @@ mod on_device;
 mod reductions;
 mod rows;
 mod runs;
+mod starts;
 mod training;

@@ -19,9 +19,10 @@ struct DenseShape {
     static constexpr int copiers = 0;     // threads that copy what the copy engine does not bring
     static constexpr bool clears = true;  // without any K sums are 0
     static constexpr int staging_bytes = 16 * 128;  // a warp's 16 rows of 64 results of 16 bits
+    static constexpr int buffers = 2;               // that each warp stages results in
 };
 
-// Shared memory: stages from a multiple of 1024, two staging buffers for each consumer warp, two barriers for each stage.
+// Shared memory: stages from a multiple of 1024, the staging buffers of each consumer warp, two barriers for each stage.
 template <class S>
 struct DenseRing {
     u32 base;
@@ -40,7 +41,7 @@ struct DenseRing {
     DEVICE u32 a(int stage) const { return base + stage * S::stage_bytes; }
     DEVICE u32 b(int stage) const { return a(stage) + S::bytes_a; }
     DEVICE u32 staging(int buffer) const { return a(S::stages) + buffer * S::staging_bytes; }
-    DEVICE u32 full(int stage) const { return staging(2 * S::consumer_warps) + stage * 8; }
+    DEVICE u32 full(int stage) const { return staging(S::buffers * S::consumer_warps) + stage * 8; }
     DEVICE u32 empty(int stage) const { return full(S::stages) + stage * 8; }
 };
 
@@ -145,7 +146,7 @@ struct DenseTile {
 
     // Results of 16 bits leave through shared memory, each warp's by itself. Before a pass of 64 columns: waits until a buffer is free.
     DEVICE void open_staging() const {
-        if (threadIdx.x % 32 == 0) stores_wait_read<1>();
+        if (threadIdx.x % 32 == 0) stores_wait_read<S::buffers - 1>();
         __syncwarp();
     }
     // One pair of results.
@@ -173,7 +174,7 @@ struct DenseTile {
 
 private:
     static DEVICE int warp() { return threadIdx.x / 32 - 4; }
-    DEVICE u32 staging() const { return ring.staging(warp() * 2 + (passes & 1)); }
+    DEVICE u32 staging() const { return ring.staging(warp() * S::buffers + passes % S::buffers); }
 
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {
