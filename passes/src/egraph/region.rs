@@ -7,7 +7,7 @@ use eglu_ir::{
     ops::{Lowering, Pointwise},
 };
 use indexmap::IndexSet;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Fewest nodes before a cut.
 const FEWEST: usize = 24;
@@ -55,9 +55,9 @@ struct Walk<'a> {
     /// Calls, operands first, index maps excluded.
     order: Vec<NodeId>,
     /// Calls that every reader's region computes for itself: see [`index_maps`].
-    maps: HashSet<NodeId>,
+    maps: FxHashSet<NodeId>,
     /// For each value the position of the last call that reads it; past the end for outputs of the graph.
-    last: HashMap<Value, usize>,
+    last: FxHashMap<Value, usize>,
     /// For each position the last use of what is made there.
     lasts: Vec<usize>,
     /// Last uses of user inputs.
@@ -101,7 +101,7 @@ pub fn entry(graph: &Graph, value: Value, fact: Option<Fact>) -> Entry {
 /// walked alike.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = Vec::new();
-    let mut seen: HashSet<NodeId> = HashSet::new();
+    let mut seen: FxHashSet<NodeId> = FxHashSet::default();
     for output in graph.outputs() {
         let mut stack = vec![(output.value.node, false)];
         while let Some((id, leaving)) = stack.pop() {
@@ -122,8 +122,8 @@ fn depth_first(graph: &Graph) -> Vec<NodeId> {
 
 /// Generators, and what views and divisions by numbers make of them. Rules must see that an index is `floor_divide(iota, k)`, but a model
 /// whose equal nodes are merged has one of each for all layers: it would enter most regions from outside, and nothing be known of it.
-fn index_maps(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
-    let mut maps = HashSet::new();
+fn index_maps(graph: &Graph, order: &[NodeId]) -> FxHashSet<NodeId> {
+    let mut maps = FxHashSet::default();
     for &id in order {
         let node = graph.node(id);
         let of_maps = node.operands.iter().all(|operand| operand.value().is_none_or(|value| maps.contains(&value.node)));
@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
         let all = depth_first(graph);
         let maps = index_maps(graph, &all);
         let order: Vec<NodeId> = all.into_iter().filter(|id| !maps.contains(id)).collect();
-        let mut last = HashMap::new();
+        let mut last = FxHashMap::default();
         for (i, &id) in order.iter().enumerate() {
             last.extend(graph.node(id).operands.iter().filter_map(|operand| operand.value()).map(|value| (value, i)));
         }
@@ -232,8 +232,8 @@ impl<'a> Walk<'a> {
 impl Region {
     /// The region in its own terms.
     pub fn key(&self, graph: &Graph, entries: Vec<Entry>) -> Key {
-        let position: HashMap<NodeId, usize> = self.nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        let inputs: HashMap<Value, usize> = self.inputs.iter().enumerate().map(|(i, &value)| (value, i)).collect();
+        let position: FxHashMap<NodeId, usize> = self.nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let inputs: FxHashMap<Value, usize> = self.inputs.iter().enumerate().map(|(i, &value)| (value, i)).collect();
         let place = |operand: &Operand| match operand {
             Operand::Scalar(scalar) => Place::Scalar(*scalar),
             Operand::None => Place::Absent,

@@ -236,12 +236,17 @@ fn rules_do_right_by_every_near_miss_and_each_refuses() {
     let refuses = |name: &str| seen.missed.contains_key(name) || seen.declined.keys().any(|(rule, _)| rule == name);
     let never: Vec<&str> = table.iter().map(|rule| &*rule.name).filter(|name| !refuses(name)).collect();
     assert!(never.is_empty(), "rules without a near-miss: {never:#?}");
-    let named = |rule: &Rule| {
-        let refused = |name: &str| seen.declined.contains_key(&(rule.name.clone(), name.to_string()));
-        rule.conditions.iter().filter(|condition| refused(condition.name)).count()
-    };
-    let (all, refused) = (table.iter().map(|rule| rule.conditions.len()).sum::<usize>(), table.iter().map(named).sum::<usize>());
-    println!("{refused} of {all} conditions seen to refuse by name; the others guard against more than one alteration makes");
+    let unseen: Vec<String> = table.iter().flat_map(|rule| unseen(rule, &seen)).collect();
+    let all: usize = table.iter().map(|rule| rule.conditions.len()).sum();
+    println!("{} of {all} conditions seen to refuse by name", all - unseen.len());
+    unseen.iter().for_each(|condition| println!("never: {condition}"));
+}
+
+/// Conditions of a rule that were not seen to refuse.
+fn unseen(rule: &Rule, seen: &Seen) -> Vec<String> {
+    let refused = |name: &str| seen.declined.contains_key(&(rule.name.clone(), name.to_string()));
+    let silent = rule.conditions.iter().filter(|condition| !refused(condition.name));
+    silent.map(|condition| format!("{}: {}", rule.name, condition.name)).collect()
 }
 
 /// Columns of a product, all of its rows' number, so that the same bounds are rows too.

@@ -17,6 +17,20 @@ use std::sync::Arc;
 const ACTIVATIONS: [Pointwise; 5] =
     [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid];
 
+/// The program gates by an activation that the rules of this file know, in one op or as `x · sigmoid(x)`.
+pub fn has_name(program: &Program) -> bool {
+    let steps = program.instrs.iter().filter_map(|instr| match instr.op {
+        InstrOp::Pointwise(op) => Some((op, instr.args.iter().any(|arg| matches!(arg, Ref::Scalar(_))))),
+        _ => None,
+    });
+    let steps: Vec<(Pointwise, bool)> = steps.collect();
+    match steps[..] {
+        [(act, _), (Pointwise::Mul, _)] => ACTIVATIONS.contains(&act),
+        [(Pointwise::Sigmoid, _), (Pointwise::Mul, false), (Pointwise::Mul, false)] => true,
+        _ => false,
+    }
+}
+
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
     let mut rules = vec![
