@@ -1,6 +1,6 @@
 //! Regions: the graph is cut where little flows, each piece gets a small e-graph of its own, and equal pieces are solved once.
 
-use super::facts::{Entry, Fact};
+use super::facts::{Entry, Fact, Source};
 use eglu_ir::{
     Graph, NodeId, NodeKind, Op, Operand, Scalar, Value,
     graph::GraphError,
@@ -94,7 +94,12 @@ pub fn entries(graph: &Graph, region: &Region) -> Vec<Entry> {
 /// What is known of a value that enters a region.
 pub fn entry(graph: &Graph, value: Value, fact: Option<Fact>) -> Entry {
     let fact = fact.unwrap_or_else(|| Fact::of_type(graph.ty(value).clone()));
-    Entry { fact, from_user: matches!(graph.node(value.node).kind, NodeKind::Input) }
+    let source = match graph.node(value.node).kind {
+        NodeKind::Input => Source::User,
+        NodeKind::Weight(_) => Source::Weight,
+        NodeKind::Constant(_) | NodeKind::Call(_) => Source::Graph,
+    };
+    Entry { fact, source }
 }
 
 /// Calls in the order of a depth-first walk from the outputs: it follows the structure, not the order of creation, so equal layers are

@@ -6,7 +6,7 @@ use super::{
     facts::{Entry, Fact},
     region::{self, Key, Place, Region, split},
     report::{Assumption, Fired, Refused, Site, Stopped, Stuck},
-    rule::Rule,
+    rule::{Refusal, Rule},
     run::Stop,
     solve::{Solution, solve},
 };
@@ -172,7 +172,13 @@ impl<'a> Stitching<'a> {
             let refused = Refused { rule: rule(miss.rule), nodes: names(&miss.nodes), term: fill(&miss.term), condition, why };
             self.report.refused.push(refused);
         }
-        self.report.stuck.extend(solution.stuck.iter().map(|(at, op, why)| Stuck { node: name(*at), op, why: why.clone() }));
+        let stuck = |(at, op, by): &(usize, &'static str, Refusal)| Stuck {
+            node: name(*at),
+            op,
+            condition: by.condition.clone(),
+            why: by.why.clone(),
+        };
+        self.report.stuck.extend(solution.stuck.iter().map(stuck));
         let why = match &solution.log.stop {
             Stop::Saturated => None,
             Stop::Rounds(rounds) => Some(format!("still changing after {rounds} rounds")),

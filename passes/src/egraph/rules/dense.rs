@@ -87,26 +87,27 @@ fn dense_glu(gate_bias: bool, up_bias: bool) -> Result<Rule, RuleError> {
         (true, false) => "dense-gated-unit-gate-biased",
         (false, true) => "dense-gated-unit-up-biased",
     };
-    rule(name, SameAccumulator, "two linear layers of the same rows and their gating are one kernel")
+    let unit = rule(name, SameAccumulator, "two linear layers of the same rows and their gating are one kernel")
         .from_all(patterns)
         .fuses()
         .when("weights-are-matrices", |s| {
             Verdict::when(s.rank("?wg") == Some(2) && s.rank("?wu") == Some(2), || "a weight is no matrix".into())
-        })
-        .when("biases-are-rows", move |s| {
-            let fits = |var: &str, given: bool| !given || s.rank(var) == Some(1);
-            Verdict::when(fits("?bg", gate_bias) && fits("?bu", up_bias), || "what is added is no bias".into())
-        })
-        .builds(move |s| {
-            let x = s.id("?x");
-            let program = s.attr("?program").ok_or_else(|| Refusal::new("types", "no program"))?;
-            let gate = transposed(s, "?wg")?;
-            let up = transposed(s, "?wu")?;
-            let none = s.leaf(Head::Absent);
-            let gate_bias = if gate_bias { s.id("?bg") } else { none };
-            let up_bias = if up_bias { s.id("?bu") } else { none };
-            s.call(DenseGlu { program }, &[x, gate, gate_bias, up, up_bias])
-        })
+        });
+    let rows = move |s: &Site<'_>| {
+        let fits = |var: &str, given: bool| !given || s.rank(var) == Some(1);
+        Verdict::when(fits("?bg", gate_bias) && fits("?bu", up_bias), || "what is added is no bias".into())
+    };
+    let unit = if gate_bias || up_bias { unit.when("biases-are-rows", rows) } else { unit };
+    unit.builds(move |s| {
+        let x = s.id("?x");
+        let program = s.attr("?program").ok_or_else(|| Refusal::new("types", "no program"))?;
+        let gate = transposed(s, "?wg")?;
+        let up = transposed(s, "?wu")?;
+        let none = s.leaf(Head::Absent);
+        let gate_bias = if gate_bias { s.id("?bg") } else { none };
+        let up_bias = if up_bias { s.id("?bu") } else { none };
+        s.call(DenseGlu { program }, &[x, gate, gate_bias, up, up_bias])
+    })
 }
 
 /// Two products of the same rows that any pointwise program gates, if it multiplies them in the end and has no name of its own.

@@ -69,7 +69,10 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
 }
 
 fn gate_and_up(site: &Site<'_>) -> Verdict {
-    same_type(site, site.id("?g"), site.id("?u"))
+    match site.dtype("?g") {
+        Some(dtype) if !dtype.is_float() => Verdict::Refused(format!("a gate of {dtype} is no float")),
+        _ => same_type(site, site.id("?g"), site.id("?u")),
+    }
 }
 
 fn emit(site: &mut Site<'_>, program: Program) -> Result<Id, Refusal> {

@@ -33,6 +33,11 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from_all(flat)
             .from_all(split)
             .from_all(column)
+            .nearly_all(
+                either("mul", "(index ?y ?p axes:0)", "(reshape ?w ?ws)"),
+                "weights-permuted-alike",
+                weights_in_other_order,
+            )
             .fuses()
             .when("one-weight-each", |s| choices(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
             .when("sum-of-floats", sum_of_floats)
@@ -140,6 +145,25 @@ pub fn block() -> String {
 
 /// Variables of a block's operands, in order.
 const OPERANDS: [&str; 9] = ["?x", "?wg", "?bg", "?wu", "?bu", "?wd", "?bd", "?ids", "?weights"];
+
+/// Why rows in the order of a permutation are multiplied by weights that are not theirs; `None` where the weights are in the same order.
+fn weights_in_other_order(site: &Site<'_>) -> Option<String> {
+    let (p, w) = (site.id("?p"), site.id("?w"));
+    let rows = site.fact(p).filter(|fact| fact.permutation).map(|fact| fact.ty.shape[0].clone())?;
+    let by_expert = ops(site, site.id("?y")).iter().any(|(op, _)| matches!(op, Op::ExpertMatmul(_)));
+    if !by_expert || site.extent("?w", 0) != Some(rows) || site.gathered_by(w, p).is_some() {
+        return None;
+    }
+    let picked = ops(site, w).into_iter().find_map(|(op, operands)| match (op, &operands[..]) {
+        (Op::Index(index), &[_, by]) if index.axes[..] == [0] => Some(by),
+        _ => None,
+    });
+    let permuted = picked.is_some_and(|by| site.fact(by).is_some_and(|fact| fact.permutation));
+    let order = if permuted { "in that of another permutation" } else { "not" };
+    Some(format!(
+        "rows are in the order of a permutation, but their weights are {order}: pick the weights by the same index as the rows"
+    ))
+}
 
 fn sum_of_floats(site: &Site<'_>) -> Verdict {
     let dtype: Option<DType> = site.attr("?dt");

@@ -5,7 +5,7 @@ use crate::egraph::rule::{Numerics::Exact, Refusal, Rule, RuleError, Site, Verdi
 use egg::Id;
 use eglu_ir::{
     Dim, Op,
-    ops::{Axes, Permute, Reshape, Slice},
+    ops::{Axes, Index, Permute, Reshape, Slice},
 };
 
 /// The rules.
@@ -50,6 +50,25 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 Verdict::when(whole, || "it takes a part".into())
             })
             .becomes("?x")?,
+        rule(
+            "picked-in-a-row",
+            Exact,
+            "what an index of several dims picks, seen one after another, is what the index picks seen so",
+        )
+        .from("(reshape (index ?x ?i axes:0) ?s)")
+        .when("picked-whole", |s| {
+            let (index, x, seen) = (s.ty("?i").cloned(), s.shape("?x"), s.attr::<eglu_ir::Shape>("?s").unwrap_or_default());
+            let several = index.as_ref().is_some_and(|ty| ty.rank() > 1);
+            let flat = index.map(|ty| ty.numel());
+            let whole = !x.is_empty() && seen.len() == x.len() && seen[1..] == x[1..] && seen.first() == flat.as_ref();
+            Verdict::when(several && whole, || "what is picked is not seen one after another".into())
+        })
+        .builds(|s| {
+            let (x, i) = (s.id("?x"), s.id("?i"));
+            let picked = s.result().map(|ty| ty.shape[..1].iter().cloned().collect()).unwrap_or_default();
+            let i = s.call(Reshape { shape: picked }, &[i])?;
+            s.call(Index { axes: Axes::from_slice(&[0]) }, &[x, i])
+        })?,
         rule("slice-of-cast", Exact, "casting and then taking a part is taking it and then casting")
             .from("(slice (cast ?x ?d) ?dim ?start ?end ?step)")
             .becomes("(cast (slice ?x ?dim ?start ?end ?step) ?d)")?,
