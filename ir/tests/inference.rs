@@ -12,7 +12,7 @@ use eglu_ir::{
     eval::{EvalError, EvalOperand, eval_op},
     ops::*,
 };
-use programs::{gating, sum};
+use programs::{chain, gating, sum};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 
@@ -118,6 +118,16 @@ impl Case {
                     params += 1;
                 }
                 MapReduce { prologue: prologue.into(), kinds, dims, keepdim, epilogue: sum(params, float) }.into()
+            }
+            OpCode::ReduceChain => {
+                self.add(float, &shape);
+                self.add(float, &shape);
+                let dims = self.some_dims(shape.len());
+                let passes = 1 + self.below(2);
+                let kept = if self.coin() { Axes::from_slice(&[passes - 1]) } else { Axes::new() };
+                let kinds = (0..passes).map(|_| self.pick(&KINDS)).collect();
+                let positions = self.coin();
+                ReduceChain { dims, kept, ..chain(float, kinds, positions) }.into()
             }
             OpCode::Cumsum => {
                 shape.push(3);

@@ -211,6 +211,14 @@ ops! {
     /// Reductions of one pass: `prologue` makes one value for each of `kinds`, reduced over `dims`; `epilogue` takes the reduced values
     /// (in opmath) and then captures that broadcast against the reduced shape, dims kept. Operands: those of the prologue, then captures.
     MapReduce "map_reduce" ("x*") Kernel { prologue: Arc<Program>, kinds: Vec<ReduceKind>, dims: Axes, keepdim: bool, epilogue: Arc<Program> };
+    /// Reductions of lines in several passes, each of which may read what those before it gave, and an elementwise end: norms, softmax, variances,
+    /// losses and their gradients. Operands broadcast to the full shape, of which `dims` are a line. Each program of `prologues` makes the values of one
+    /// pass, reduced by the next of `kinds`; its parameters are one element of each operand, the element's position in its line (i32), and all values
+    /// that earlier passes gave the line. The pass's program of `epilogues` makes what it gives: from the reduced values (in opmath), the operands that
+    /// have one element for each line, and what earlier passes gave. `end` makes elements of the full shape, from a prologue's parameters. Results are
+    /// the `kept` of the passes' values, each with the lines' dims kept, then those of `end`.
+    ReduceChain "reduce_chain" ("x*") Kernel
+        { dims: Axes, prologues: Vec<Arc<Program>>, kinds: Vec<ReduceKind>, epilogues: Vec<Arc<Program>>, kept: Axes, end: Arc<Program> };
     /// Running sum along a dim (`cumsum`).
     Cumsum "cumsum" ("x") Kernel { dim: usize, dtype: DType };
     /// Softmax along a dim, or its logarithm; `dtype` is that of the result.

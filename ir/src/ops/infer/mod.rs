@@ -1,5 +1,6 @@
 //! Type inference, by families of ops.
 
+mod chain;
 mod convolution;
 mod epilogue;
 mod experts;
