@@ -7,6 +7,7 @@ mod few;
 mod forms;
 mod pairs;
 mod rows;
+mod short;
 mod steps;
 mod walk;
 
@@ -132,6 +133,6 @@ fn in_any_order(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
             emitter.only(walk::at_most(&length, short), |emitter| columns::emit(emitter, chain, walk, short))?;
             emitter.only(walk::more_than(&length, short), |emitter| columns::emit(emitter, chain, walk, most))
         }
-        (false, _) => forms::emit(emitter, chain, &Walk::along_lines(chain)),
+        (false, _) => forms::emit(emitter, chain),
     }
 }
