@@ -6,6 +6,7 @@ mod compiles;
 mod dense;
 mod device;
 mod folds;
+mod norms;
 mod nvrtc;
 mod on_device;
 mod reductions;
