@@ -3,6 +3,7 @@
 
 use super::{
     super::{
+        Target,
         emitter::Emitter,
         error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel},
@@ -20,8 +21,10 @@ const RESIDENTS: u32 = 4;
 pub(super) const CLUSTER: [i64; 2] = [8, 512];
 /// Threads that keep a longer line in shared memory, and the groups of each: a warp, then blocks.
 const RINGS: [[i64; 2]; 4] = [[32, 8], [128, 8], [256, 8], [512, 8]];
-/// The most threads of a multiprocessor that keep lines: they have 40 registers each.
-const KEEPING: i64 = 1536;
+/// The most threads of a multiprocessor that keep lines, where one operand is kept and where there are several: they have 40 registers each, and 64.
+const KEEPING: [i64; 2] = [1536, 1024];
+/// Shared memory that a block takes besides lines.
+const OVERHEAD: i64 = 3 << 10;
 /// Lines that those threads take one after the other.
 const IN_TURN: i64 = 4;
 
@@ -92,7 +95,7 @@ fn short(once: bool) -> Vec<Rung> {
 }
 
 /// Longer lines, by ascending length.
-fn long(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
+fn long(chain: &Chain, walk: &Walk, target: Target) -> Vec<Rung> {
     if chain.passes() == 1 {
         let stage = &chain.stages[0];
         let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
@@ -105,29 +108,36 @@ fn long(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
         }
         return rungs;
     }
-    let kept = |share, groups, most| Rung { share, groups, most, keeps: true };
+    // A block holds one line at least.
+    let most = (i64::from(target.shared_bytes()) - OVERHEAD) / kept_bytes(chain, walk).max(1);
+    let kept = |share: Share, groups: i64| {
+        let groups = groups.min(most / share.block()).max(1);
+        Rung { share, groups, most: share.threads() * groups, keeps: true }
+    };
     let mut rungs: Vec<Rung> = Vec::from(RINGS.map(|[threads, groups]| {
-        let share = if threads == 32 { Share::Warp } else { Share::Block(threads) };
-        kept(share, groups, threads * groups)
+        kept(if threads == 32 { Share::Warp } else { Share::Block(threads) }, groups)
     }));
     match rungs.last_mut() {
-        Some(last) if !clusters => last.most = i64::MAX,
-        _ => {
-            let threads = Share::Cluster.threads();
-            rungs.extend([kept(Share::Cluster, 4, 4 * threads), kept(Share::Cluster, 8, i64::MAX)]);
-        }
+        Some(last) if target.arch < 90 => last.most = i64::MAX,
+        _ => rungs.extend([kept(Share::Cluster, 4), Rung { most: i64::MAX, ..kept(Share::Cluster, 8) }]),
     }
     rungs
 }
 
+/// Bytes of one group of what is kept of a line.
+fn kept_bytes(chain: &Chain, walk: &Walk) -> i64 {
+    let kept = (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i));
+    kept.map(|i| chain.inputs[i].dtype.size() as i64 * walk.width).sum()
+}
+
 impl Ring {
-    /// As many blocks as shared memory holds, and then lines of each: `total` is the most that one block may have of it.
-    fn new(share: Share, bytes: i64, total: i64) -> Ring {
+    /// As many blocks as shared memory holds, up to so many `threads`, and then lines of each: `total` is the most that one block may have of it.
+    fn new(share: Share, bytes: i64, total: i64, threads: i64) -> Ring {
         let bytes = bytes.max(1);
         // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB.
-        let (all, overhead) = (total + (1 << 10), 3 << 10);
-        let residents = (all / (bytes + overhead)).clamp(1, KEEPING / share.block());
-        let own = all / residents - overhead;
+        let all = total + (1 << 10);
+        let residents = (all / (bytes + OVERHEAD)).clamp(1, threads / share.block());
+        let own = all / residents - OVERHEAD;
         Ring { stages: (own / bytes).clamp(1, 4), bytes, residents }
     }
 }
@@ -156,7 +166,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
         most_short.emit(emitter, chain, walk, ragged)?;
     }
     below = up_to(most_short.most, walk);
-    for rung in long(chain, walk, emitter.target.arch >= 90) {
+    for rung in long(chain, walk, emitter.target) {
         let mut here = if rung.most == i64::MAX { Dim::from(1) } else { up_to(rung.most, walk) } - below.clone();
         if once && rung.share == Share::Warp {
             // Few long lines go to blocks.
@@ -187,9 +197,9 @@ impl Rung {
         };
         let lines = if let Share::Lanes(_) = share { (4 / groups).max(1) } else { 1 };
         let ring = keeps.then(|| {
-            let kept = (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i));
-            let group: i64 = kept.map(|i| chain.inputs[i].dtype.size() as i64 * width).sum();
-            Ring::new(share, group * groups * share.block(), i64::from(emitter.target.shared_bytes()))
+            let several = (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i)).count() > 1;
+            let bytes = kept_bytes(chain, walk) * groups * share.block();
+            Ring::new(share, bytes, i64::from(emitter.target.shared_bytes()), KEEPING[usize::from(several)])
         });
         let most = length.as_const().unwrap_or(most.saturating_mul(width));
         let form = Form { chain, walk, share, groups, ring, lines, most };

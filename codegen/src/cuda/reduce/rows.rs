@@ -163,7 +163,7 @@ impl Text<'_> {
         let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
         let mut text = String::new();
         for pass in 0..chain.passes() {
-            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("k{i}"));
+            let held = |i: usize| (walk.keeps(chain, i)).then(|| format!("k{i}"));
             let mut copies = String::new();
             for i in (0..chain.inputs.len()).filter(|&i| chain.reads(pass, i) && held(i).is_some()) {
                 copies += &format!("const Pack<{}, {}> k{i} = h{i}{at};\n", ctype::storage(chain.inputs[i].dtype)?, walk.width);
@@ -217,7 +217,7 @@ impl Text<'_> {
         );
         let (mut loads, names) = self.position();
         let (mut here, mut place) = (String::new(), 0);
-        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i)) {
+        for i in (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i)) {
             let (ty, width) = (ctype::storage(chain.inputs[i].dtype)?, walk.width);
             text += &format!("Pack<{ty}, {width}>* const ring{i} = (Pack<{ty}, {width}>*)(kept + {place}) + threadIdx.x;\n");
             place += stages * groups * block * chain.inputs[i].dtype.size() as i64 * width;

@@ -186,6 +186,12 @@ impl Walk {
         self.width == 1 || self.reduced.strides[input].last().is_some_and(|step| step.is(1))
     }
 
+    /// True if an input's line is kept from pass to pass, where several read it and it is this line's own.
+    pub fn keeps(&self, chain: &Chain, input: usize) -> bool {
+        let shared = !self.kept.shape.is_empty() && self.kept.strides[input].iter().all(|step| step.is(0));
+        chain.keeps(input) && self.moves(input) && !shared
+    }
+
     /// Parameters for the operands.
     pub fn pointers(&self, kernel: &mut Kernel, chain: &Chain) -> Emit<Pointers> {
         let read = |kernel: &mut Kernel, tensors: &[TensorRef]| tensors.iter().map(|t| kernel.read(t)).collect::<Emit<_>>();
