@@ -39,7 +39,8 @@ fn kernels_of_every_length_compile_without_spills() {
             }
         }
         let cubins = compile(&modules, name).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let kernels = modules.iter().zip(&cubins).flat_map(|(module, cubin)| cubin.uses().into_iter().map(move |kernel| (module, kernel)));
+        let kernels =
+            modules.iter().zip(&cubins).flat_map(|(module, cubin)| cubin.uses().into_iter().map(move |kernel| (module, kernel)));
         let spills: Vec<String> = kernels
             .filter(|(_, kernel)| kernel.spill_bytes > 0)
             .map(|(module, kernel)| format!("{} spills {} bytes:\n{}", kernel.entry, kernel.spill_bytes, module.source))
