@@ -190,7 +190,7 @@ fn what_only_gradients_read_is_kept() {
     )
     .expect("the text parses");
     let options = Options { recompute: Recompute::All, ..Options::new(H200) };
-    let done = Pipeline::parse("recompute").expect("passes").run(graph, &options).expect("it runs");
+    let done = Pipeline::parse("recompute").expect("passes").run_with(graph, &options).expect("it runs");
     assert_eq!(count(&done.graph, |op| op.name() == "exp"), 2, "{}", print(&done.graph));
 }
 

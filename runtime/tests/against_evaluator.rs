@@ -400,7 +400,11 @@ proptest! {
         let ids = case.input(Tensor::from_slice(DType::I64, &[rows], &ids).expect("fits"));
         let (a, b) = (case.strided(dtype, &[rows / a_repeat, n]), case.strided(dtype, &[rows / b_repeat, k]));
         let op = ExpertOuter { experts: experts.into(), a_repeat, b_repeat, dtype: stored };
-        let node = case.call(op, [a.into(), b.into(), ids.into()]);
+        let mut operands = vec![a.into(), b.into(), ids.into()];
+        if case.rng.random() {
+            operands.push(case.strided(stored, &[experts as usize, n, k]).into());
+        }
+        let node = case.call(op, operands);
         case.check(node)?;
     }
 
