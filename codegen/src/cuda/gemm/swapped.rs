@@ -56,6 +56,9 @@ const HIGH: Variant = Variant { rows: 176, stages: 4, blocks: 2, pass: 32 };
 const CAPTURED_ALONE: Variant = Variant { blocks: 1, ..CAPTURED };
 const CAPTURED: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 48 };
 
+/// Up to so many rows, accumulators leave a thread enough registers without taking any from the producers: ptxas then ignores that they move (C7508).
+const LIGHT: u32 = 96;
+
 /// The main loop for products of rows with one or two matrices for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Swapped {
@@ -68,7 +71,7 @@ pub(super) struct Swapped {
 impl Variant {
     /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
     pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
-        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(ALONE.rows)) {
+        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(LIGHT)) {
             // No expert has more. Each height that a block may have is a loop of its own to compile.
             let rows = (all.max(1) as u32).next_multiple_of(16);
             return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
@@ -245,13 +248,17 @@ impl Persistent {
             Features::Stacked => "stacked",
             Features::Paired => "paired",
         };
+        let (give, take) = match rows <= LIGHT {
+            true => (String::new(), String::new()),
+            false => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
+        };
         let rank = if blocks == 1 { "0" } else { "(int)cluster_rank()" };
         let body = format!(
             "using Shape = SwappedShape<{ty}, Features::{features}, {}, {rows}, {stages}, {blocks}, {pass}>;\n\
              extern __shared__ char shared[];\n[[maybe_unused]] const int rank = {rank};\n\
              const WgmmaRing<Shape> ring(shared, {arrivals});\nwait_for_kernel_before();\n{setup}\
-             if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\n{guard}{{\n{feed}}}\n}} else {{\n\
-             take_registers<{taken}>();\nSwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
+             if (threadIdx.x < Shape::producers) {{\n{give}{guard}{{\n{feed}}}\n}} else {{\n\
+             {take}SwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
              for_each_work(list, [&](const SwappedWork& work) {{\n{consume}}});\n}}\n\
              // A block's shared memory must outlive what another sends there.\ncluster_sync();\n",
             main.across,
