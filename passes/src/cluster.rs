@@ -84,10 +84,11 @@ impl Pass for Cluster {
 fn fuse(graph: &mut Graph, norms: &[norms::Norm], group: impl FnOnce(&mut Partition<'_>)) -> Result<bool, GraphError> {
     let mut partition = Partition::new(graph)?;
     group(&mut partition);
+    if !partition.groups_any() {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
-    let mut changed = false;
     for (kind, members) in partition.schedule() {
-        changed |= kind != Kind::Single;
         match kind {
             Kind::Single => rebuild.copy(members[0])?,
             Kind::Contract => contract::emit(&mut rebuild, members)?,
@@ -97,10 +98,8 @@ fn fuse(graph: &mut Graph, norms: &[norms::Norm], group: impl FnOnce(&mut Partit
             Kind::Norm(i) => norms[i as usize].emit(&mut rebuild)?,
         }
     }
-    if changed {
-        *graph = rebuild.finish();
-    }
-    Ok(changed)
+    *graph = rebuild.finish();
+    Ok(true)
 }
 
 /// The imported nodes that a group stands for, in order.

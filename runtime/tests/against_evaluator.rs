@@ -476,6 +476,16 @@ proptest! {
     }
 }
 
+/// No tokens: there are neither rows nor ids, but what a row would hold has a width.
+#[test]
+fn nothing_is_picked_from_nothing() {
+    let mut case = Case::new(0);
+    let x = case.input(Tensor::from_slice::<f32>(DType::F32, &[0, 64], &[]).expect("fits"));
+    let picks = case.input(Tensor::from_slice::<i64>(DType::I64, &[0], &[]).expect("fits"));
+    let node = case.call(Index { axes: Axes::from_slice(&[0]) }, [x.into(), picks.into()]);
+    case.check(node).expect("both sides agree");
+}
+
 #[test]
 fn one_plan_serves_every_size() {
     let mut graph = Graph::new("dynamic");

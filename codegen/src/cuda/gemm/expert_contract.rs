@@ -30,7 +30,8 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         let variant = if captures.is_empty() {
             side_by_side(emitter, step, op).then(|| Variant::of(rows, all))
         } else {
-            expert_captured::fits(emitter, op, x.dtype, &weights[0].layout.shape[1], captures).then(|| Variant::captured(rows))
+            expert_captured::fits(emitter, op, x.dtype, &weights[0].layout.shape[1], captures)
+                .then(|| Variant::captured(rows, all))
         };
         if let Some(Ok(main)) = variant.map(swapped) {
             return Engine::Swapped(main);

@@ -23,6 +23,9 @@ const BOX: u32 = 64;
 pub(super) const HELD: u32 = 8;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
+/// Up to so many rows, the 168 registers that each of the threads has are enough: without captures, and with them.
+const MOVELESS: u32 = 96;
+const CAPTURED_MOVELESS: u32 = 64;
 
 /// How the columns of the products lie in a block's rows of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +59,6 @@ const HIGH: Variant = Variant { rows: 176, stages: 4, blocks: 2, pass: 32 };
 const CAPTURED_ALONE: Variant = Variant { blocks: 1, ..CAPTURED };
 const CAPTURED: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 48 };
 
-/// Up to so many rows, accumulators leave a thread enough registers without taking any from the producers: ptxas then ignores that they move (C7508).
-const LIGHT: u32 = 96;
-
 /// The main loop for products of rows with one or two matrices for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Swapped {
@@ -71,21 +71,33 @@ pub(super) struct Swapped {
 impl Variant {
     /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
     pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
-        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(LIGHT)) {
-            // No expert has more. Each height that a block may have is a loop of its own to compile.
-            let rows = (all.max(1) as u32).next_multiple_of(16);
-            return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
-        }
-        match rows {
-            Some(rows) if rows <= i64::from(ALONE.rows) => ALONE,
-            Some(_) => SHARING,
-            None => HIGH,
-        }
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        ALONE.no_higher_than(all).unwrap_or(if alone {
+            ALONE
+        } else if rows.is_some() {
+            SHARING
+        } else {
+            HIGH
+        })
     }
 
     /// The same where the epilogue has captures.
-    pub fn captured(rows: Option<i64>) -> Variant {
-        if rows.is_some_and(|rows| rows <= i64::from(ALONE.rows)) { CAPTURED_ALONE } else { CAPTURED }
+    pub fn captured(rows: Option<i64>, all: &Dim) -> Variant {
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        // Their passes are whole ones.
+        let whole = |low: Variant| {
+            let pass = (16..=low.pass).step_by(16).filter(|&pass| low.rows.is_multiple_of(pass)).last().unwrap_or(16);
+            Variant { pass, ..low }
+        };
+        CAPTURED_ALONE.no_higher_than(all).map(whole).unwrap_or(if alone { CAPTURED_ALONE } else { CAPTURED })
+    }
+
+    /// With the height of all rows there are, where it takes them at once: no expert has more, and each height that a block may have is a
+    /// loop of its own to compile.
+    fn no_higher_than(self, all: &Dim) -> Option<Variant> {
+        let all = all.as_const().filter(|&all| all <= i64::from(self.rows))?;
+        let rows = (all.max(1) as u32).next_multiple_of(16);
+        Some(Variant { rows, pass: self.pass.min(rows), ..self })
     }
 }
 
@@ -243,14 +255,15 @@ impl Persistent {
             (true, false) => (72, 208, 128, ""),
             (false, _) => (40, 232, 0, "if (threadIdx.x == 0) "),
         };
+        // Where there are enough for all, as for accumulators of so few rows, nothing may move: the compiler notes that it ignores it.
+        let (give, take) = match rows > if captured { CAPTURED_MOVELESS } else { MOVELESS } {
+            true => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
+            false => Default::default(),
+        };
         let features = match main.features {
             Features::Plain => "plain",
             Features::Stacked => "stacked",
             Features::Paired => "paired",
-        };
-        let (give, take) = match rows <= LIGHT {
-            true => (String::new(), String::new()),
-            false => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
         };
         let rank = if blocks == 1 { "0" } else { "(int)cluster_rank()" };
         let body = format!(
@@ -374,7 +387,7 @@ mod tests {
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
             // A consumer has 208 registers beside a producer that gathers; what is no accumulator takes some forty.
-            assert!(rows + 40 <= 208, "{rows}");
+            assert!(rows + 40 <= if rows > MOVELESS { 208 } else { 168 }, "{rows}");
         }
     }
 }
