@@ -11,7 +11,7 @@ fn report(model: &str, alterations: &[(&str, &str)]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let canonical = folder.path().join("canonical.json");
     let path = canonical.to_str().unwrap();
-    eglu(&["optimize", &fixture(model), "--passes", "canonicalize", "-o", path]).success();
+    eglu(["optimize", &fixture(model), "--passes", "canonicalize", "-o", path]).success();
     let graph = import(Path::new(path)).unwrap().graph;
     let mut body = text::print(&graph);
     for (piece, other) in alterations {
@@ -21,7 +21,7 @@ fn report(model: &str, alterations: &[(&str, &str)]) -> Value {
     let altered = text::parse(&body).unwrap_or_else(|why| panic!("{why}\n{body}"));
     let (model, report) = (folder.path().join("altered.json"), folder.path().join("report.json"));
     std::fs::write(&model, to_json(&altered).unwrap()).unwrap();
-    eglu(&["optimize", model.to_str().unwrap(), "--device", "h200", "--report", report.to_str().unwrap()]).success();
+    eglu(["optimize", model.to_str().unwrap(), "--device", "h200", "--report", report.to_str().unwrap()]).success();
     serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap()
 }
 
@@ -102,10 +102,10 @@ fn the_node_of_a_refusal_can_be_explained() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("canonical.json");
     let canonical = path.to_str().unwrap();
-    eglu(&["optimize", &fixture(MIXTRAL), "--passes", "canonicalize", "-o", canonical]).success();
+    eglu(["optimize", &fixture(MIXTRAL), "--passes", "canonicalize", "-o", canonical]).success();
     let body = text::print(&import(&path).unwrap().graph).replace("{bins=4, min=0, max=3}", "{bins=4, min=0, max=4}");
     std::fs::write(&path, to_json(&text::parse(&body).unwrap()).unwrap()).unwrap();
-    let said = eglu(&["optimize", canonical, "--explain", "grouped_mm_fallback"]).success();
+    let said = eglu(["optimize", canonical, "--explain", "grouped_mm_fallback"]).success();
     assert!(
         said.stdout.contains("one-bin-each") && said.stdout.contains("4 bins over 0..4, but there are 4 experts"),
         "{}",
