@@ -19,6 +19,8 @@ const WEIGHT_ROWS: u32 = 256;
 const DEPTH: u32 = 64;
 /// Rows of weights in one box of the copy engine: what one warpgroup product takes.
 const BOX: u32 = 64;
+/// Most bytes of what an epilogue with captures needs of each row by itself: which it is, and scores.
+pub(super) const HELD: u32 = 8;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
 /// Up to so many rows, the 168 registers that each of the threads has are enough: without captures, and with them.
@@ -290,8 +292,9 @@ impl Persistent {
             items: format!("{}{items}", instructions(dtype, rows, main.across)?),
             body,
             threads: [THREADS, 1],
-            // Stages from a multiple of 1024, two barriers for each; then, from a multiple of 128, what is put together and where rows go.
-            shared_bytes: 1024 + stages * (stage + 16) + 128 + 2 * (pass * 128 + rows * 4),
+            // Stages from a multiple of 1024, two barriers for each; then, from a multiple of 128, what is put together and where rows go, or
+            // what they need by themselves.
+            shared_bytes: 1024 + stages * (stage + 16) + 128 + 2 * (pass * 128 + rows * if captured { HELD } else { 4 }),
             cluster: if blocks == 1 { 0 } else { blocks },
             overlaps: true,
             ..Code::default()
