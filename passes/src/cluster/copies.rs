@@ -1,6 +1,6 @@
 //! Values that are computed where they are read rather than stored: widened 16-bit floats, and what sums across lines read beside others.
 
-use super::{inline::is_pointwise, lines::Lines};
+use super::inline::is_pointwise;
 use crate::rebuild::{Operands, Rebuild};
 use eglu_ir::{Graph, GraphError, NodeId, Op, Operand, Value, ops::Cast};
 use rustc_hash::FxHashSet;
@@ -63,14 +63,15 @@ fn copied(rebuild: &mut Rebuild<'_>, value: Value, again: &FxHashSet<NodeId>) ->
     Ok(rebuild.call(&node.name, op.clone(), operands, node.origins.iter().cloned())?.into())
 }
 
-/// The elementwise ops in front of a sum across lines that others read too, and those before them, where reading what they read is no more than
+/// The elementwise ops in front of a sum across lines, or of everything, that others read too, and those before them, where reading what they read is no more than
 /// storing and reading what they make.
 fn before_sum(graph: &Graph, id: NodeId) -> FxHashSet<NodeId> {
     let none = FxHashSet::default();
     let Some(x) = graph.node(id).operands.first().and_then(|o| o.value()) else { return none };
     let rank = graph.ty(x).rank();
-    let across = matches!(graph.node(id).op(), Some(Op::Reduce(reduce)) if !reduce.dims.contains(&rank.saturating_sub(1)));
-    if !across || Lines::of(graph, id).is_some() {
+    // Lines are reduced where their elements are made.
+    let apart = matches!(graph.node(id).op(), Some(Op::Reduce(reduce)) if !reduce.dims.contains(&rank.saturating_sub(1)) || reduce.dims.len() == rank);
+    if !apart {
         return none;
     }
     let shape = &graph.ty(x).shape;
