@@ -279,7 +279,11 @@ impl Case {
                     program.results.insert(0, (Ref::Param(0), program.results[0].1));
                 }
                 let interleaved = self.coin();
-                ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, program: program.into() }.into()
+                let folds = self.pick(&[&[][..], &[ReduceKind::Sum], &[ReduceKind::Amin, ReduceKind::Mean]]).to_vec();
+                let groups = folds.iter().map(|_| self.pick(&[1, n.max(1)])).collect();
+                folds.iter().for_each(|_| program.results.push((Ref::Param(0), float)));
+                let program = program.into();
+                ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, folds, groups, program }.into()
             }
             OpCode::ExpertOuter => {
                 let (t, n, k) = (self.below(4), self.below(4), self.below(4));

@@ -43,7 +43,7 @@ impl Emit {
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let options = self.differentiate.options(&imported, target.profile().clone());
         let pipeline = self.differentiate.before(pipeline);
-        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
+        let optimized = phases.time("passes", || pipeline.run_with(imported.graph, &options))?;
         let plan = emit(&lower(&optimized.graph)?, target)?;
         let mut files = vec![
             ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),

@@ -211,6 +211,8 @@ pub fn sample(code: OpCode) -> Sample {
                 packed: 2,
                 interleaved: true,
                 grouped: false,
+                folds: vec![],
+                groups: Axes::new(),
                 program: program.into(),
             };
             b.call(op, &[x, ids, gate, up, bias, scale])

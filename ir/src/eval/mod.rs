@@ -5,6 +5,7 @@
 mod chain;
 mod convolution;
 mod element;
+mod epilogue;
 mod experts;
 mod float8;
 mod fused;

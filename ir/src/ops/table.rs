@@ -273,10 +273,12 @@ ops! {
     /// Products by expert with an epilogue: row s, which is row s / `repeat` of `x[S / repeat, K]`, times the transposed matrix of expert `ids[s]`
     /// in each of `lanes` weights `[E, N, K]`. The program takes the accumulators, then `tables` captures `[E, N]` at the row's expert, then
     /// captures that broadcast against `[S, N]`. Its first `packed` results share one output `[S, packed · N]`, side by side or `interleaved`;
-    /// each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero. With `grouped` rows lie by expert, and in
-    /// place of ids come the ends of the experts' rows, `offs[E]`; rows past the last are of no expert.
+    /// its last, one for each of `folds`, are not stored but reduced as by `contract`, over so many neighbouring columns as `groups` says, to
+    /// `[S, N / groups]`; each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero. With `grouped` rows lie
+    /// by expert, and in place of ids come the ends of the experts' rows, `offs[E]`; rows past the last are of no expert.
     ExpertContract "expert_contract" ("x", "ids", "w*", "capture*") Kernel {
-        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, grouped: bool, program: Arc<Program>,
+        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, grouped: bool, folds: Vec<ReduceKind>, groups: Axes,
+        program: Arc<Program>,
     };
     /// Weight gradients by expert: `out[e] = Σ a[s]ᵀ · b[s]` over the rows s whose `ids[s]` is e, for `ids[S]`; out is `[experts, N, K]`. Row s of a is
     /// row s / `a_repeat` of `a[S / a_repeat, N]`, and of b row s / `b_repeat` of `b[S / b_repeat, K]`. Sums are made in the operands' opmath and

@@ -140,7 +140,9 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
     let program = sum(4, DType::F32);
-    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed: 0, interleaved: false, grouped: false, program };
+    let (folds, groups) = (vec![ReduceKind::Sum], Axes::from_slice(&[2]));
+    let (packed, interleaved, grouped) = (0, false, false);
+    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed, interleaved, grouped, folds, groups, program };
     let column = b.weight("column", &[6]);
     b.call(contract, &[x, ids, experts, experts, bias, column]);
     let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };

@@ -38,7 +38,7 @@ pub enum Kernel {
     /// Rows grouped by ids.
     ExpertMatmul(Block),
     /// Rows grouped by ids, and an epilogue.
-    ExpertContract(Box<(ExpertContract, Block)>),
+    ExpertContract(Box<(ExpertContract, Contraction)>),
     /// Sums of outer products by ids; how often rows of both operands repeat.
     ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
@@ -98,7 +98,7 @@ impl Kernel {
             Op::Contract(op) => Kernel::Contract(Box::new(Contraction::new(op)?)),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
-            Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Block::new(&op.program)?))),
+            Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Contraction::by_expert(op)?))),
             Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
             Op::DenseGlu(op) => Kernel::DenseGlu(Box::new(Contraction::gated(Block::new(&op.program)?))),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),

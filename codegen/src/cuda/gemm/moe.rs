@@ -35,11 +35,12 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         return Err(Unsupported::new("a gating program has one result"));
     }
     let few = Few::choose(emitter.target, x, &lanes, down).ok();
-    let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+    let all = &rows;
+    let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
         let few = few.filter(|few| few.is_best_for(rows));
-        few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, rows)), Way::Few)
+        few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, (rows, all))), Way::Few)
     });
-    let tokens = few.map_or_else(Vec::new, |few| few_tokens(few, &ids.layout.shape[0], choices));
+    let tokens = few.map_or_else(Vec::new, |few| few_tokens(emitter.target, few, &inner, &ids.layout.shape[0], choices));
     // So few tokens are few rows for each expert.
     ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
     ways.retain(|(_, when)| !when.is(0));
@@ -96,6 +97,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             biases: lane_biases.clone(),
             captures: vec![],
             program: &gating,
+            parts: vec![],
             target: Target::Scratch(activations),
             unordered: false,
             dispatched: &dispatched,
@@ -113,6 +115,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
             biases: bias.into_iter().collect(),
             captures: vec![],
             program: &project,
+            parts: vec![],
             target: Target::Scratch(outputs),
             unordered: true,
             dispatched: &dispatched,
@@ -145,11 +148,18 @@ impl Way {
 }
 
 /// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
-fn engines(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
+/// There are about so many rows an expert, of so many in all.
+fn engines(
+    emitter: &Emitter,
+    x: &TensorRef,
+    lanes: &[&TensorRef],
+    down: &TensorRef,
+    (rows, all): (Option<i64>, &Dim),
+) -> (Engine, Engine) {
     let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
     let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
     let swapped = |rows_of: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
-        Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows), rows_of, depth, weights)
+        Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows, all), rows_of, depth, weights)
     };
     let up = swapped(&Strides::of_rows(x), &x.layout.shape[1], lanes);
     if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {

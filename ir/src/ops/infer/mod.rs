@@ -2,6 +2,7 @@
 
 mod chain;
 mod convolution;
+mod epilogue;
 mod experts;
 mod fused;
 mod indexing;
