@@ -29,13 +29,15 @@ fn cpu_and_evaluator_give_what_pytorch_did() {
     for case in cases() {
         for pipeline in [Pipeline::standard(), Pipeline::unfused()] {
             let (plan, _) = planned(case.graph(), &pipeline, "cpu");
-            let executable = Executable::load(plan, &Weights::default(), &Device::Cpu).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            let executable = Executable::load(plan, &Weights::default(), &Device::Cpu)
+                .unwrap_or_else(|error| panic!("{}: {error}", case.name));
             let outputs = executable.run(&inputs(&case.tensors)).unwrap_or_else(|error| panic!("{}: {error}", case.name));
             for difference in compare_all(&outputs, &case.tensors).unwrap() {
                 assert!(difference.within, "{}: {difference:?}", case.name);
             }
         }
-        let evaluated = eval_graph(&case.graph(), &|_| None, &inputs(&case.tensors)).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let evaluated =
+            eval_graph(&case.graph(), &|_| None, &inputs(&case.tensors)).unwrap_or_else(|error| panic!("{}: {error}", case.name));
         for difference in compare_all(&evaluated, &case.tensors).unwrap() {
             assert!(difference.within, "{}: {difference:?}", case.name);
         }

@@ -113,9 +113,8 @@ fn long(chain: &Chain, walk: &Walk, target: Target) -> Vec<Rung> {
         let groups = groups.min(most / share.block()).max(1);
         Rung { share, groups, most: share.threads() * groups, keeps: true }
     };
-    let mut rungs: Vec<Rung> = Vec::from(RINGS.map(|[threads, groups]| {
-        kept(if threads == 32 { Share::Warp } else { Share::Block(threads) }, groups)
-    }));
+    let mut rungs: Vec<Rung> =
+        Vec::from(RINGS.map(|[threads, groups]| kept(if threads == 32 { Share::Warp } else { Share::Block(threads) }, groups)));
     match rungs.last_mut() {
         Some(last) if target.arch < 90 => last.most = i64::MAX,
         _ => rungs.push(Rung { most: i64::MAX, ..kept(Share::Cluster, 8) }),
