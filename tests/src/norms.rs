@@ -89,7 +89,7 @@ impl Case {
 pub fn planned(graph: Graph, pipeline: &Pipeline, device: &str) -> (Plan, usize) {
     let profile = DeviceProfile::named(device).expect("a built-in device");
     let name = graph.name.clone();
-    let optimized = pipeline.run(graph, &Options::new(profile.clone())).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let optimized = pipeline.run_with(graph, &Options::new(profile.clone())).unwrap_or_else(|error| panic!("{name}: {error}"));
     let graph = optimized.graph;
     let launched = |lowering| matches!(lowering, Lowering::Pointwise | Lowering::Kernel | Lowering::Generator);
     let kernels = graph.node_ids().filter_map(|id| graph.node(id).op()).filter(|op| launched(op.code().lowering())).count();
