@@ -458,8 +458,22 @@ fn is_conversion(target: &str) -> bool {
 /// True for the operators that autocast runs in 16 bits.
 fn is_product(target: &str) -> bool {
     const PRODUCTS: [&str; 16] = [
-        "mm", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "mv", "matmul", "linear", "einsum", "chain_matmul", "convolution",
-        "_convolution", "conv1d", "conv2d", "conv3d",
+        "mm",
+        "bmm",
+        "addmm",
+        "addmv",
+        "addbmm",
+        "baddbmm",
+        "mv",
+        "matmul",
+        "linear",
+        "einsum",
+        "chain_matmul",
+        "convolution",
+        "_convolution",
+        "conv1d",
+        "conv2d",
+        "conv3d",
     ];
     let name = operator(target);
     PRODUCTS.contains(&name) || name.starts_with("conv_transpose") || name == "scaled_dot_product_attention"

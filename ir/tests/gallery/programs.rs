@@ -38,9 +38,8 @@ pub fn chain(dtype: DType, kinds: Vec<ReduceKind>, positions: bool) -> ReduceCha
     for _ in &kinds {
         let mut prologue = Program::new(params.iter().copied());
         let factors = (1..params.len() as u32).filter(|&i| i != 2);
-        let times = |program: &mut Program, product, i| {
-            program.push(InstrOp::Pointwise(Pointwise::Mul), [product, Ref::Param(i)], dtype)
-        };
+        let times =
+            |program: &mut Program, product, i| program.push(InstrOp::Pointwise(Pointwise::Mul), [product, Ref::Param(i)], dtype);
         let product = factors.fold(Ref::Param(0), |product, i| times(&mut prologue, product, i));
         prologue.results.push((product, dtype.opmath()));
         let mut epilogue = Program::new([dtype.opmath()].into_iter().chain(params.iter().copied()));

@@ -6,7 +6,11 @@ use super::{
     norms::Norm,
     partition::{Kind, Partition},
 };
-use crate::{cost, pipeline::Context, recompute::{Parts, Recompute}};
+use crate::{
+    cost,
+    pipeline::Context,
+    recompute::{Parts, Recompute},
+};
 use eglu_ir::{Graph, NodeId, Op, Value, ops::Lowering, types::numel};
 use rustc_hash::FxHashSet;
 
@@ -41,7 +45,8 @@ pub(crate) fn group(partition: &mut Partition<'_>, norms: &[Norm], parts: &Parts
 fn by_size(partition: &Partition<'_>) -> Vec<NodeId> {
     let graph = partition.graph;
     let sizes = cost::typical_sizes(graph);
-    let size = |id: NodeId| graph.node(id).operands.first().and_then(|o| o.value()).map_or(0.0, |x| cost::bytes(graph, x, &sizes));
+    let size =
+        |id: NodeId| graph.node(id).operands.first().and_then(|o| o.value()).map_or(0.0, |x| cost::bytes(graph, x, &sizes));
     let mut nodes: Vec<(f64, NodeId)> = partition.order.iter().map(|&id| (size(id), id)).collect();
     nodes.sort_by(|a, b| b.0.total_cmp(&a.0));
     nodes.into_iter().map(|(_, id)| id).collect()
@@ -148,7 +153,11 @@ impl Growth<'_, '_> {
         for &(id, role) in &roles {
             let lifts = role == Role::Stat && graph.node(id).outputs[0].shape == bare && !is_view(graph, id);
             for value in read(id).filter(|value| !own(value) && graph.ty(*value).rank() > 0) {
-                if lifts { lifted.insert(value) } else { stands.insert(value) };
+                if lifts {
+                    lifted.insert(value)
+                } else {
+                    stands.insert(value)
+                };
             }
         }
         let exits = super::exits(graph, members);

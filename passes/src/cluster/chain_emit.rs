@@ -42,7 +42,8 @@ impl<'g> Group<'g> {
         let levels = levels(graph, &members);
         let passes = members.iter().filter_map(|&(id, role)| pass(&levels, graph, id, role)).max()? + 1;
         let exits = super::exits(graph, &members.iter().map(|&(id, _)| id).collect::<Vec<_>>());
-        let mut group = Group { graph, lines, members, roles, levels, passes, captures: vec![], positions: vec![], stats: vec![], exits };
+        let mut group =
+            Group { graph, lines, members, roles, levels, passes, captures: vec![], positions: vec![], stats: vec![], exits };
         group.find_captures();
         group.find_stats();
         Some(group)
@@ -198,10 +199,15 @@ impl<'g> Group<'g> {
     fn prologue(&self, at: usize) -> Result<(Program, Vec<ReduceKind>), GraphError> {
         let mut program = self.program(at);
         let mut kinds = Vec::new();
-        let read: Vec<Value> = self.reductions(at).filter_map(|(id, role)| self.graph.node(id).operands[usize::from(role == Role::Pick)].value()).collect();
+        let read: Vec<Value> = self
+            .reductions(at)
+            .filter_map(|(id, role)| self.graph.node(id).operands[usize::from(role == Role::Pick)].value())
+            .collect();
         self.add(&mut program, &read, at)?;
         for (id, role) in self.reductions(at) {
-            if let (Role::Reduce, Some(Op::Reduce(reduce)), Some(x)) = (role, self.graph.node(id).op(), self.graph.node(id).operands[0].value()) {
+            if let (Role::Reduce, Some(Op::Reduce(reduce)), Some(x)) =
+                (role, self.graph.node(id).op(), self.graph.node(id).operands[0].value())
+            {
                 program.hand_on(x, accumulated(reduce, self.graph.ty(x).dtype));
                 kinds.push(reduce.kind);
             }
@@ -328,7 +334,8 @@ pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), 
         let wanted = &graph.node(exit).outputs[0].shape;
         if *wanted != shape && *wanted != group.lines.full {
             let view = Reshape { shape: wanted.clone() };
-            value = rebuild.call(&format!("{}_bare", graph.node(exit).name), view.into(), [value.into()], std::iter::empty())?.into();
+            value =
+                rebuild.call(&format!("{}_bare", graph.node(exit).name), view.into(), [value.into()], std::iter::empty())?.into();
         }
         rebuild.bind(exit.into(), value);
     }
@@ -337,7 +344,8 @@ pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), 
 
 /// A value that broadcasts against lines without their dims, with these dims.
 fn lift(rebuild: &mut Rebuild<'_>, old: Value, new: Value, lines: &Lines) -> Result<Operand, GraphError> {
-    let shape: Shape = rebuild.old.ty(old).shape.iter().cloned().chain(lines.dims.iter().map(|_| eglu_ir::Dim::from(1))).collect();
+    let shape: Shape =
+        rebuild.old.ty(old).shape.iter().cloned().chain(lines.dims.iter().map(|_| eglu_ir::Dim::from(1))).collect();
     let name = format!("{}_lines", rebuild.old.node(old.node).name);
     Ok(Operand::Value(rebuild.call(&name, Reshape { shape }.into(), [new.into()], std::iter::empty())?.into()))
 }

@@ -52,7 +52,9 @@ fn widens(graph: &Graph, value: Value) -> bool {
 fn copied(rebuild: &mut Rebuild<'_>, value: Value, again: &FxHashSet<NodeId>) -> Result<Value, GraphError> {
     let graph = rebuild.old;
     let node = graph.node(value.node);
-    let Some(op) = node.op().filter(|_| again.contains(&value.node) || widens(graph, value)) else { return Ok(rebuild.value(value)) };
+    let Some(op) = node.op().filter(|_| again.contains(&value.node) || widens(graph, value)) else {
+        return Ok(rebuild.value(value));
+    };
     let mut operands = Operands::new();
     for &operand in &node.operands {
         operands.push(match operand {
@@ -75,7 +77,8 @@ fn before_sum(graph: &Graph, id: NodeId) -> FxHashSet<NodeId> {
     }
     let shape = &graph.ty(x).shape;
     let bytes = |value: Value| graph.ty(value).bytes().as_const();
-    let (mut again, mut stack, mut read, mut shared) = (FxHashSet::default(), vec![x], FxHashSet::default(), FxHashSet::default());
+    let (mut again, mut stack, mut read, mut shared) =
+        (FxHashSet::default(), vec![x], FxHashSet::default(), FxHashSet::default());
     while let Some(value) = stack.pop() {
         let computed = is_pointwise(graph, value.node) && graph.ty(value).shape == *shape;
         if !computed {

@@ -103,10 +103,13 @@ impl Lines {
     /// True if `reader` takes this value of another member as it stands against the lines: by its own element, or by its line.
     pub fn aligned(&self, graph: &Graph, reader: NodeId, value: Value) -> bool {
         let (own, shape) = (&graph.node(reader).outputs[0].shape, &graph.ty(value).shape);
-        shape.is_empty() || shape == own || *own == self.full && (*shape == self.full || *shape == self.kept() || self.is_shared(shape)) || {
-            // Reductions and views say themselves what they read.
-            matches!(graph.node(reader).op(), Some(Op::Reduce(_) | Op::Gather(_) | Op::Reshape(_)))
-        }
+        shape.is_empty()
+            || shape == own
+            || *own == self.full && (*shape == self.full || *shape == self.kept() || self.is_shared(shape))
+            || {
+                // Reductions and views say themselves what they read.
+                matches!(graph.node(reader).op(), Some(Op::Reduce(_) | Op::Gather(_) | Op::Reshape(_)))
+            }
     }
 }
 

@@ -202,7 +202,13 @@ fn dense_products_compile_to_warpgroup_products() {
                 assert_eq!(machine_code::faults(&cubin, threads), [""; 0], "{}:\n{}", module.name, cubin.log);
             } else {
                 assert_eq!(machine_code::warpgroup_products(&cubin), 0, "{}", module.name);
-                assert_eq!(PERFORMANCE_NOTES.iter().find(|note| cubin.log.contains(**note)), None, "{}:\n{}", module.name, cubin.log);
+                assert_eq!(
+                    PERFORMANCE_NOTES.iter().find(|note| cubin.log.contains(**note)),
+                    None,
+                    "{}:\n{}",
+                    module.name,
+                    cubin.log
+                );
             }
             wgmma += usize::from(module.name.contains("_wgmma_"));
             streams += usize::from(module.name.contains("_stream_"));

@@ -200,7 +200,9 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
             let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
-        Finish::Sums(weights, out, target) => sums(emitter, &mut kernel, (block, few), splits, [weights, out], target, &mut waits)?,
+        Finish::Sums(weights, out, target) => {
+            sums(emitter, &mut kernel, (block, few), splits, [weights, out], target, &mut waits)?
+        }
     };
     let gating = {
         let values = (0..block.lanes.len()).map(|lane| match few.up.0 {

@@ -56,7 +56,8 @@ pub(super) fn chained(step: &Step, op: &ReduceChain) -> Emit<Chain> {
             list.push(tensor.clone());
         }
     }
-    let of_lines: Vec<Option<Source>> = sources.iter().map(|&source| source.filter(|s| matches!(s, Source::Line(_)))).chain([None]).collect();
+    let of_lines: Vec<Option<Source>> =
+        sources.iter().map(|&source| source.filter(|s| matches!(s, Source::Line(_)))).chain([None]).collect();
     sources.push(Some(Source::Position));
 
     let (kept, ends) = step.outputs.split_at(op.kept.len());

@@ -174,8 +174,10 @@ fn histogram_of_all(c: &mut Call<'_, '_>, x: Value, bins: usize) -> Built {
         let count = reduce(c, one, ReduceKind::Sum, every, false, ty.dtype)?;
         return Ok(Out::Value(c.op(Reshape { shape: Shape::from_iter([Dim::from(1)]) }, [count.into()])?));
     }
-    let (low, high) =
-        (reduce(c, x, ReduceKind::Amin, every.clone(), false, ty.dtype)?, reduce(c, x, ReduceKind::Amax, every, false, ty.dtype)?);
+    let (low, high) = (
+        reduce(c, x, ReduceKind::Amin, every.clone(), false, ty.dtype)?,
+        reduce(c, x, ReduceKind::Amax, every, false, ty.dtype)?,
+    );
     let point = c.op(Pointwise::Eq, [low.into(), high.into()])?;
     let point = c.cast(point, ty.dtype)?;
     let (low, high) = (c.op(Pointwise::Sub, [low.into(), point.into()])?, c.op(Pointwise::Add, [high.into(), point.into()])?);

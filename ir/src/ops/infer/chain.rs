@@ -7,10 +7,7 @@ use super::{
 };
 use crate::{
     DType, Dim, Program, Shape, TensorType,
-    ops::{
-        Args, Cost, InferError, OpDef, OperandType, ReduceChain, Types,
-        cost::instructions,
-    },
+    ops::{Args, Cost, InferError, OpDef, OperandType, ReduceChain, Types, cost::instructions},
 };
 
 impl ReduceChain {
@@ -26,7 +23,14 @@ impl ReduceChain {
     }
 
     /// Checks a pass's epilogue; `reduced` are its first parameters' number, and operands that have no one element for each line must not be read.
-    fn check_epilogue(&self, epilogue: &Program, reduced: usize, params: &[DType], operands: &[&TensorType], lines: &[Dim]) -> Result<(), InferError> {
+    fn check_epilogue(
+        &self,
+        epilogue: &Program,
+        reduced: usize,
+        params: &[DType],
+        operands: &[&TensorType],
+        lines: &[Dim],
+    ) -> Result<(), InferError> {
         if epilogue.params.len() < reduced {
             return Err(InferError(format!("{reduced} reduced values for an epilogue of {} parameters", epilogue.params.len())));
         }
@@ -70,7 +74,8 @@ impl OpDef for ReduceChain {
             return Err(InferError(format!("{kinds} more reductions than values")));
         }
         check_params(&self.end, self.params(&dtypes, self.epilogues.len()).into_iter())?;
-        let stats: Vec<DType> = self.epilogues.iter().flat_map(|epilogue| epilogue.results.iter().map(|&(_, dtype)| dtype)).collect();
+        let stats: Vec<DType> =
+            self.epilogues.iter().flat_map(|epilogue| epilogue.results.iter().map(|&(_, dtype)| dtype)).collect();
         let mut results = Types::new();
         for &kept in &self.kept {
             let dtype = *stats.get(kept).ok_or_else(|| InferError(format!("there is no value {kept} of {}", stats.len())))?;
