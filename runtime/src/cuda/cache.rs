@@ -4,7 +4,7 @@
 //! replaced or removed stays readable. Entries that nobody read for longest go first when the folder grows beyond its bound.
 
 use super::{nvrtc::Nvrtc, python::Env, remembered};
-use crate::whole::{remove_abandoned, write_whole};
+use eglu_ir::whole::{remove_abandoned, write_whole};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{

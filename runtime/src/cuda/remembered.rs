@@ -2,7 +2,7 @@
 //! takes from its file to its first result where every kernel is on disk.
 
 use super::{nvrtc::Nvrtc, python::Env};
-use crate::whole::write_whole;
+use eglu_ir::whole::write_whole;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
