@@ -32,6 +32,7 @@ pub(super) enum Header {
     GemmDense,
     GemmOuter,
     GemmStream,
+    Router,
 }
 
 impl Header {
@@ -62,6 +63,7 @@ impl Header {
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
             Header::GemmOuter => include_str!("device/gemm_outer.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
+            Header::Router => include_str!("device/router.cuh"),
         }
     }
 }

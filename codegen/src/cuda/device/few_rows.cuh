@@ -101,19 +101,6 @@ struct FewRing {
     }
 };
 
-DEVICE u32 load_acquire(const u32* pointer) {
-    u32 x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(pointer) : "memory");
-    return x;
-}
-DEVICE void add_release(u32* pointer) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(pointer) : "memory"); }
-// Past the first-level cache, which does not see what other blocks wrote.
-DEVICE float load_from_others(const float* pointer) {
-    float x;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(pointer) : "memory");
-    return x;
-}
-
 // What the blocks tell each other; all are zero again when the last has left.
 struct FewCounters {
     u32 *claimed, *left, *done, *ready;

@@ -7,14 +7,12 @@ use super::{
         error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel, divisible},
     },
+    block_way::{Way, Ways},
     dispatch,
     epilogue::with_biases,
-    expert_product::{Engine, ExpertProduct, Rows, Target},
+    expert_product::{ExpertProduct, Rows, Target},
     experts::experts_of,
-    few::{self, Block, Few, Finish, few_tokens},
-    main_loop::{MainLoop, RowCount},
-    swapped::{Swapped, Variant},
-    wgmma::{Strides, Wgmma},
+    few::{self, Block, Finish},
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
@@ -34,15 +32,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     if op.program.results.len() != 1 {
         return Err(Unsupported::new("a gating program has one result"));
     }
-    let few = Few::choose(emitter.target, x, &lanes, down).ok();
-    let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
-        let few = few.filter(|few| few.is_best_for(rows));
-        few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, rows)), Way::Few)
-    });
-    let tokens = few.map_or_else(Vec::new, |few| few_tokens(few, &ids.layout.shape[0], choices));
-    // So few tokens are few rows for each expert.
-    ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
-    ways.retain(|(_, when)| !when.is(0));
+    let ways = Ways::of(emitter, step)?;
+    let (heights, Ways { tokens, any }) = (ways.heights(), ways);
 
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
     let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
@@ -72,13 +63,12 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     for (few, when) in tokens {
         few::emit(emitter, &block, few, &Finish::Sums(weights, &step.outputs[0], op.dtype), when)?;
     }
-    let Some(any) = ways.iter().map(|(_, when)| when.clone()).reduce(|any, when| any + when) else {
+    let Some(whenever) = heights.iter().map(|(_, when)| when.clone()).reduce(|any, when| any + when) else {
         return Ok(());
     };
     let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
-    let heights: Vec<dispatch::Height> = ways.iter().map(|(way, when)| (way.tile(), when.clone())).collect();
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
-    for (way, when) in ways {
+    for (way, when) in any {
         let (up, down_engine) = match way {
             Way::Few(few) => {
                 few::emit(emitter, &block, few, &Finish::Rows(&dispatched, outputs), when)?;
@@ -123,48 +113,7 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         gated.emit(emitter)?;
         projected.emit(emitter)?;
     }
-    emitter.only(any, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
-}
-
-/// How a block runs.
-#[derive(Clone, Copy, PartialEq)]
-enum Way {
-    /// Both projections in one launch.
-    Few(Few),
-    /// A launch for each.
-    Products((Engine, Engine)),
-}
-
-impl Way {
-    fn tile(self) -> (i64, i64) {
-        match self {
-            Way::Few(few) => few.tile(),
-            Way::Products((up, _)) => up.tile(),
-        }
-    }
-}
-
-/// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
-fn engines(emitter: &Emitter, x: &TensorRef, lanes: &[&TensorRef], down: &TensorRef, rows: Option<i64>) -> (Engine, Engine) {
-    let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
-    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
-    let swapped = |rows_of: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
-        Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows), rows_of, depth, weights)
-    };
-    let up = swapped(&Strides::of_rows(x), &x.layout.shape[1], lanes);
-    if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {
-        return (Engine::Swapped(up), Engine::Swapped(down));
-    }
-    let choose =
-        |x_strides: &Strides<'_>, weights: &[&TensorRef]| Wgmma::choose(emitter.target, x.dtype, rows, x_strides, weights);
-    match (choose(&Strides::of_rows(x), lanes), choose(&activations, &[down])) {
-        (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
-        (Err(why), _) | (_, Err(why)) => {
-            let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
-            let (up, down) = block(lanes.len(), inner).over_same_rows(block(1, outer));
-            (Engine::Blocks(up, why), Engine::Blocks(down, why))
-        }
-    }
+    emitter.only(whenever, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
 }
 
 /// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.
