@@ -3,7 +3,7 @@
 mod document;
 mod package;
 
-use super::{device, differentiate::Differentiate, model};
+use super::{device, differentiate::Differentiate, kernels::Kernels, model};
 use crate::{deliver, failure::Failure, page, progress::Progress, screen::show, trace::trace};
 use clap::Args;
 use document::{Setting, cold_start_line};
@@ -69,6 +69,8 @@ pub struct Bench {
     /// Where to write phases, passes and kernels as a trace for https://ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    kernels: Kernels,
     #[command(flatten)]
     differentiate: Differentiate,
 }
@@ -142,6 +144,7 @@ impl Bench {
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
     fn measure(&self, progress: &Progress) -> Result<(Comparison, Optimized, Vec<Phase>, bool), Failure> {
         let phases = progress.phases();
+        let selection = self.kernels.selection(self.device)?;
         let _opening = device::open_early(self.device, true);
         let mut imported = phases.time("import", || model::load(&self.model))?;
         // The first question to a GPU waits until the driver has started.
@@ -159,7 +162,7 @@ impl Bench {
         let specs = self.inputs.iter().copied().collect();
         let tensors = inputs::generate(&unfused, &bindings, &specs, self.routing, self.seed)?;
         let random = self.choose_weights(&mut imported)?;
-        let fused = Executable::load_in_phases(fused, &imported.weights, &self.device, &phases)?;
+        let fused = Executable::load_selecting(fused, &imported.weights, &self.device, (selection, &phases))?;
         phases.time("first run", || fused.run(&tensors))?;
         let cold_start = phases.list();
         let unfused = Executable::load_in_phases(unfused, &imported.weights, &self.device, &progress.phases())?;

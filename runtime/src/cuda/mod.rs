@@ -43,6 +43,7 @@ mod stream;
 mod tests;
 mod timed;
 mod transfer;
+mod tuning;
 mod weights;
 
 pub use allocator::Allocator;
@@ -54,3 +55,4 @@ pub use early::{Opening, open_early};
 pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use probe::{DriverReport, Finding, NvrtcReport, Probe, probe};
+pub use tuning::{Selection, choices};
