@@ -114,7 +114,7 @@ pub fn compile_in_phases(
     for architecture in architectures {
         let plan = |model: &Model<'_>, profile: &DeviceProfile| -> Result<Plan, AheadError> {
             let options = (model.options)(profile.clone());
-            let optimized = phases.time("passes", || pipeline.run(model.graph.clone(), &options))?;
+            let optimized = phases.time("passes", || pipeline.run_with(model.graph.clone(), &options))?;
             Ok(lower(&optimized.graph)?)
         };
         match architecture {

@@ -17,5 +17,5 @@ pub enum CompileError {
 /// Optimises a graph for a device with the standard pipeline, and lowers it to a plan that [`Executable::load`](crate::Executable::load)
 /// makes ready. The device need not be there.
 pub fn compile(graph: Graph, profile: &DeviceProfile) -> Result<Plan, CompileError> {
-    Ok(lower(&Pipeline::standard().run(graph, &Options::new(profile.clone()))?.graph)?)
+    Ok(lower(&Pipeline::standard().run_with(graph, &Options::new(profile.clone()))?.graph)?)
 }

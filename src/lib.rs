@@ -17,18 +17,20 @@
 //! }
 //! ```
 //!
-//! [`compile()`] is [`Pipeline::standard`] and [`lower()`]; with a pipeline of one's own:
+//! [`compile()`] is [`Pipeline::standard`] and [`lower()`]; with a pipeline of one's own, here for the host and for a GPU that need not be there:
 //!
 //! ```
 //! use eglu::{DeviceProfile, Graph, Options, Pipeline, lower};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let profile = DeviceProfile::named("h200").ok_or("no such device")?;
-//! let model = Graph::import("fixtures/mixtral-grouped_mm.block.pt2")?;
-//! let pipeline = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?;
-//! let optimized = pipeline.run(model.graph, &Options::new(profile.clone()))?;
+//! let graph = Graph::import("fixtures/mixtral-grouped_mm.block.pt2")?.graph;
+//! let optimized = Pipeline::parse("canonicalize,fold,cse,dce,egraph,cluster,dce")?.run(graph.clone())?;
 //! assert!(!optimized.report.sites.is_empty(), "the block is fused");
 //! let plan = lower(&optimized.graph)?;
+//!
+//! let h200 = DeviceProfile::named("h200").ok_or("no such device")?;
+//! let optimized = Pipeline::standard().run_with(graph, &Options::new(h200.clone()))?;
+//! # let plan = lower(&optimized.graph)?;
 //! # Ok(())
 //! # }
 //! ```

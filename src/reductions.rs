@@ -8,6 +8,8 @@
 //! | `outer` | `[rows, columns]` | rows |
 //! | `middle` | `[planes, rows, columns]` | rows |
 //! | `full` | `[rows, columns]` | everything |
+//!
+//! `rms_norm` and `layer_norm` are without weights; `cross_entropy` takes `i64` class numbers `[rows]` besides, and is the mean over rows.
 
 use eglu_ir::{
     DType, Dim, Graph, SymbolRange, TensorType,
@@ -27,10 +29,14 @@ enum Over {
     Dims,
     /// `dim: int`; for everything there is another overload.
     Dim { full: Option<&'static str> },
+    /// `normalized_shape: int[]`: the last dim.
+    Shape,
+    /// `target: Tensor`: a class number for each row.
+    Target,
 }
 
 /// Each function with the operator that it dispatches to.
-const FUNCTIONS: [(&str, &str, Over); 21] = [
+const FUNCTIONS: [(&str, &str, Over); 24] = [
     ("sum", "aten.sum.dim_IntList", Over::Dims),
     ("mean", "aten.mean.dim", Over::Dims),
     ("prod", "aten.prod.dim_int", Over::Dim { full: Some("aten.prod.default") }),
@@ -52,6 +58,9 @@ const FUNCTIONS: [(&str, &str, Over); 21] = [
     ("logsumexp", "aten.logsumexp.default", Over::Dims),
     ("softmax", "aten.softmax.int", Over::Dim { full: None }),
     ("log_softmax", "aten.log_softmax.int", Over::Dim { full: None }),
+    ("rms_norm", "aten.rms_norm.default", Over::Shape),
+    ("layer_norm", "aten.layer_norm.default", Over::Shape),
+    ("cross_entropy", "aten.cross_entropy_loss.default", Over::Target),
 ];
 
 /// Layouts with the rank of the input and the dim reduced, if it is one.
@@ -78,16 +87,25 @@ pub fn programs(dtypes: &[DType]) -> Vec<Graph> {
 
 /// The graph of one call; `None` where a function has no such form.
 fn program((target, over): (&str, Over), (rank, dim): (usize, Option<i64>), dtype: DType) -> Option<Result<Graph, ImportError>> {
-    let (target, argument) = match (over, dim) {
-        (Over::Dims, _) => (target, Some(Argument::Ints(Vec::from_iter(dim)))),
-        (Over::Dim { .. }, Some(dim)) => (target, Some(Argument::Int(dim))),
-        (Over::Dim { full }, None) => (full?, None),
+    let inner = (rank, dim) == (2, Some(1));
+    let (target, input, argument) = match (over, dim) {
+        (Over::Dims, _) => (target, "self", Some(("dim", Argument::Ints(Vec::from_iter(dim))))),
+        (Over::Dim { .. }, Some(dim)) => (target, "self", Some(("dim", Argument::Int(dim)))),
+        (Over::Dim { full }, None) => (full?, "self", None),
+        // How many dims are normalised is all that counts: their extents are the input's.
+        (Over::Shape, _) if inner => (target, "input", Some(("normalized_shape", Argument::Ints(vec![-1])))),
+        (Over::Target, _) if inner => (target, "self", Some(("target", Argument::Input(1)))),
+        (Over::Shape | Over::Target, _) => return None,
     };
-    let mut arguments = vec![("self", Argument::Input(0))];
-    arguments.extend(argument.map(|argument| ("dim", argument)));
+    let mut arguments = vec![(input, Argument::Input(0))];
+    arguments.extend(argument);
     let names = &["planes", "rows", "columns"][3 - rank..];
-    let ty = TensorType::new(dtype, names.iter().map(|name| Dim::symbol(name)));
-    Some(call(target, &[ty], &arguments).map(|mut graph| {
+    let extents = |names: &[&str]| names.iter().map(|name| Dim::symbol(name)).collect::<Vec<_>>();
+    let mut inputs = vec![TensorType::new(dtype, extents(names))];
+    if let Over::Target = over {
+        inputs.push(TensorType::new(DType::I64, extents(&names[..1])));
+    }
+    Some(call(target, &inputs, &arguments).map(|mut graph| {
         graph.symbols = names.iter().map(|&name| (name.into(), SymbolRange { min: 0, max: None })).collect();
         graph
     }))
@@ -104,7 +122,11 @@ mod tests {
         for (function, _, over) in FUNCTIONS {
             for (layout, _, dim) in LAYOUTS {
                 let name = format!("{function}.{layout}.f32");
-                let wanted = dim.is_some() || !matches!(over, Over::Dim { full: None });
+                let wanted = match over {
+                    Over::Dims | Over::Dim { full: Some(_) } => true,
+                    Over::Dim { full: None } => dim.is_some(),
+                    Over::Shape | Over::Target => layout == "inner",
+                };
                 assert_eq!(programs.iter().filter(|graph| graph.name == name).count(), usize::from(wanted), "{name}");
             }
         }
@@ -119,5 +141,6 @@ mod tests {
         let has = |name: &str| names.iter().any(|other| other == name);
         assert!(has("mean.inner.bf16") && !has("mean.inner.i32"));
         assert!(has("any.full.bool") && !has("argmax.full.bool"));
+        assert!(has("rms_norm.inner.bf16") && !has("layer_norm.inner.i64") && has("cross_entropy.inner.f16"));
     }
 }

@@ -6,7 +6,7 @@ use eglu_passes::report::Ran;
 use eglu_runtime::{Phase, bench::Measurement};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The processes of the trace, and the host's tracks in it as (process, thread).
 const HOST: u32 = 1;
@@ -16,6 +16,8 @@ const PASSES: (u32, u32) = (HOST, 2);
 
 #[derive(Serialize)]
 struct Event {
+    #[serde(skip)]
+    start: Duration,
     name: String,
     cat: &'static str,
     ph: &'static str,
@@ -37,13 +39,15 @@ pub fn trace(device: &str, plans: &[(&str, &Measurement)], passes: &[Ran], phase
     events.push(named("process_name", (DEVICE, 0), device));
     let starts = phases.iter().map(|phase| phase.start).chain(passes.iter().map(|pass| pass.start));
     let zero = starts.chain(plans.iter().filter_map(|(_, plan)| plan.timeline_began)).min();
-    let at = |instant: Instant| zero.map_or(0.0, |zero| 1e6 * instant.saturating_duration_since(zero).as_secs_f64());
+    let at = |instant: Instant| zero.map_or(Duration::ZERO, |zero| instant.saturating_duration_since(zero));
     for phase in phases {
         let args = if phase.note.is_empty() { json!({}) } else { json!({ "note": phase.note }) };
-        events.push(slice(&phase.name, "phase", PHASES, (at(phase.start), 1e6 * phase.seconds), args));
+        events.push(slice(&phase.name, "phase", PHASES, (at(phase.start), Duration::from_secs_f64(phase.seconds)), args));
     }
+    // As they ended, which for phases within others is not as they began.
+    events.sort_by_key(|event| event.start);
     for pass in passes {
-        events.push(slice(&pass.pass, "pass", PASSES, (at(pass.start), 1e6 * pass.time.as_secs_f64()), json!({})));
+        events.push(slice(&pass.pass, "pass", PASSES, (at(pass.start), pass.time), json!({})));
     }
     for (track, (name, plan)) in (1..).zip(plans) {
         events.push(named("thread_name", (DEVICE, track), name));
@@ -54,8 +58,13 @@ pub fn trace(device: &str, plans: &[(&str, &Measurement)], passes: &[Ran], phase
     json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string() + "\n"
 }
 
-fn kernels(events: &mut Vec<Event>, plan: &Measurement, track: (u32, u32), began: f64) {
+fn kernels(events: &mut Vec<Event>, plan: &Measurement, track: (u32, u32), began: Duration) {
+    let ms = |ms: f64| began + Duration::from_secs_f64(1e-3 * ms);
+    let mut free = Duration::ZERO;
     for kernel in &plan.timeline {
+        // One after the other, also where the sum of times that were rounded says otherwise.
+        let start = ms(kernel.start_ms).max(free);
+        free = ms(kernel.start_ms + kernel.ms).max(start);
         let step = plan.each.get(kernel.step);
         let args = step.map_or_else(
             || json!({}),
@@ -66,14 +75,22 @@ fn kernels(events: &mut Vec<Event>, plan: &Measurement, track: (u32, u32), began
                 })
             },
         );
-        events.push(slice(&kernel.name, "kernel", track, (began + 1e3 * kernel.start_ms, 1e3 * kernel.ms), args));
+        events.push(slice(&kernel.name, "kernel", track, (start, free - start), args));
     }
 }
 
-fn slice(name: &str, cat: &'static str, (pid, tid): (u32, u32), (ts, dur): (f64, f64), args: Value) -> Event {
-    Event { name: name.into(), cat, ph: "X", ts: Some(ts), dur: Some(dur), pid, tid, args }
+fn slice(name: &str, cat: &'static str, (pid, tid): (u32, u32), (start, time): (Duration, Duration), args: Value) -> Event {
+    let (ts, dur) = (Some(microseconds(start)), Some(microseconds(time)));
+    Event { start, name: name.into(), cat, ph: "X", ts, dur, pid, tid, args }
 }
 
 fn named(what: &str, (pid, tid): (u32, u32), name: &str) -> Event {
-    Event { name: what.into(), cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args: json!({ "name": name }) }
+    let args = json!({ "name": name });
+    Event { start: Duration::ZERO, name: what.into(), cat: "__metadata", ph: "M", ts: None, dur: None, pid, tid, args }
+}
+
+/// A time in the format's unit. Perfetto multiplies by a thousand and cuts to whole nanoseconds, and shows no slices that overlap by one: half a
+/// nanosecond more and the cut is exact.
+fn microseconds(time: Duration) -> f64 {
+    (time.as_nanos() as f64 + 0.5) / 1e3
 }

@@ -11,8 +11,9 @@ use eglu_ir::{
 };
 use std::{collections::BTreeMap, fmt::Write};
 
-/// PyTorch's function, the operator it dispatches to, the name of its input, and whether a dim, dims or a normalized shape follow.
-const OPS: [(&str, &str, &str, &str); 23] = [
+/// PyTorch's function, the operator it dispatches to, the name of its input, and whether a dim, dims, a normalized shape or a tensor of class
+/// numbers follow.
+const OPS: [(&str, &str, &str, &str); 24] = [
     ("sum", "aten.sum.dim_IntList", "self", "dims"),
     ("mean", "aten.mean.dim", "self", "dims"),
     ("prod", "aten.prod.dim_int", "self", "dim"),
@@ -36,6 +37,7 @@ const OPS: [(&str, &str, &str, &str); 23] = [
     ("log_softmax", "aten.log_softmax.int", "self", "dim"),
     ("rms_norm", "aten.rms_norm.default", "input", "normalized_shape"),
     ("layer_norm", "aten.layer_norm.default", "input", "normalized_shape"),
+    ("cross_entropy", "aten.cross_entropy_loss.default", "self", "target"),
 ];
 
 const DTYPES: [DType; 19] = [
@@ -66,9 +68,14 @@ fn refusal(target: &str, input: &str, over: &str, dtype: DType) -> Option<String
     arguments.push(match over {
         "dim" => ("dim", Argument::Int(1)),
         "dims" => ("dim", Argument::Ints(vec![1])),
+        "target" => ("target", Argument::Input(1)),
         _ => (over, Argument::Ints(vec![6])),
     });
-    let graph = match call(target, &[TensorType::fixed(dtype, &[4, 6])], &arguments) {
+    let mut inputs = vec![TensorType::fixed(dtype, &[4, 6])];
+    if over == "target" {
+        inputs.push(TensorType::fixed(DType::I64, &[4]));
+    }
+    let graph = match call(target, &inputs, &arguments) {
         Ok(graph) => graph,
         Err(error) => return Some(error.to_string()),
     };

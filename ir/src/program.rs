@@ -95,6 +95,18 @@ impl Program {
         }
     }
 
+    /// For each parameter, whether an instruction or a result reads it.
+    pub fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.params.len()];
+        let args = self.instrs.iter().flat_map(|instr| &instr.args);
+        for operand in args.chain(self.results.iter().map(|(result, _)| result)) {
+            if let Ref::Param(i) = operand {
+                used[*i as usize] = true;
+            }
+        }
+        used
+    }
+
     /// The dtype of an operand; a scalar has that of its kind (f64, i64 or bool).
     pub fn dtype_of(&self, operand: Ref) -> DType {
         match operand {

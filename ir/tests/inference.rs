@@ -12,7 +12,7 @@ use eglu_ir::{
     eval::{EvalError, EvalOperand, eval_op},
     ops::*,
 };
-use programs::{gating, sum};
+use programs::{chain, gating, sum};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 
@@ -118,6 +118,16 @@ impl Case {
                     params += 1;
                 }
                 MapReduce { prologue: prologue.into(), kinds, dims, keepdim, epilogue: sum(params, float) }.into()
+            }
+            OpCode::ReduceChain => {
+                self.add(float, &shape);
+                self.add(float, &shape);
+                let dims = self.some_dims(shape.len());
+                let passes = 1 + self.below(2);
+                let kept = if self.coin() { Axes::from_slice(&[passes - 1]) } else { Axes::new() };
+                let kinds = (0..passes).map(|_| self.pick(&KINDS)).collect();
+                let positions = self.coin();
+                ReduceChain { dims, kept, ..chain(float, kinds, positions) }.into()
             }
             OpCode::Cumsum => {
                 shape.push(3);
@@ -269,7 +279,11 @@ impl Case {
                     program.results.insert(0, (Ref::Param(0), program.results[0].1));
                 }
                 let interleaved = self.coin();
-                ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, program: program.into() }.into()
+                let folds = self.pick(&[&[][..], &[ReduceKind::Sum], &[ReduceKind::Amin, ReduceKind::Mean]]).to_vec();
+                let groups = folds.iter().map(|_| self.pick(&[1, n.max(1)])).collect();
+                folds.iter().for_each(|_| program.results.push((Ref::Param(0), float)));
+                let program = program.into();
+                ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, folds, groups, program }.into()
             }
             OpCode::ExpertOuter => {
                 let (t, n, k) = (self.below(4), self.below(4), self.below(4));

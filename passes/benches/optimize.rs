@@ -52,7 +52,7 @@ fn synthetic(layers: usize, experts: usize) -> Graph {
 }
 
 fn optimize(graph: Graph) -> Optimized {
-    Pipeline::standard().run(graph, &Options::new(H200)).unwrap_or_else(|e| panic!("{e}"))
+    Pipeline::standard().run_with(graph, &Options::new(H200)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Peak resident memory of this process in MiB, where the system tells.

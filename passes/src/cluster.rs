@@ -5,12 +5,18 @@
 
 mod absorb;
 mod beside;
+mod chain;
+mod chain_emit;
 mod contract;
+mod copies;
 mod folded;
 mod inline;
+mod lines;
 mod map;
 mod map_reduce;
+mod norms;
 mod partition;
+mod placed;
 mod product;
 mod product_emit;
 mod regroup;
@@ -54,23 +60,27 @@ impl Pass for Cluster {
         }
         graph.remove_dead();
         let products = product::fuse(graph, context)?;
-        let contracts = fuse(graph, |partition| contract::group(partition, context))?;
+        let contracts = fuse(graph, &[], |partition| contract::group(partition, context))?;
         let hoisted = views::hoist(graph)?;
         if hoisted {
             // Readers of one tensor through equal views shall read the same value, or they would not meet in a loop.
             SimplifyViews.run(graph, context)?;
             merge_views(graph)?;
         }
+        let placed = placed::compare(graph)?;
+        let copied = copies::give(graph)?;
+        let norms = norms::take_apart(graph)?;
         let parts = Parts::of(graph)?;
-        let loops = fuse(graph, |partition| {
+        let loops = fuse(graph, &norms, |partition| {
+            chain::group(partition, &norms, &parts, context);
             map_reduce::group(partition, context);
             map::group(partition, &parts, context);
         })?;
-        Ok(stored || sunk || products || contracts || hoisted || loops)
+        Ok(stored || sunk || products || contracts || hoisted || placed || copied || loops)
     }
 }
 
-fn fuse(graph: &mut Graph, group: impl FnOnce(&mut Partition<'_>)) -> Result<bool, GraphError> {
+fn fuse(graph: &mut Graph, norms: &[norms::Norm], group: impl FnOnce(&mut Partition<'_>)) -> Result<bool, GraphError> {
     let mut partition = Partition::new(graph)?;
     group(&mut partition);
     let mut rebuild = Rebuild::new(graph);
@@ -82,6 +92,8 @@ fn fuse(graph: &mut Graph, group: impl FnOnce(&mut Partition<'_>)) -> Result<boo
             Kind::Contract => contract::emit(&mut rebuild, members)?,
             Kind::MapReduce => map_reduce::emit(&mut rebuild, members)?,
             Kind::Map => map::emit(&mut rebuild, members)?,
+            Kind::Chain => chain_emit::emit(&mut rebuild, members)?,
+            Kind::Norm(i) => norms[i as usize].emit(&mut rebuild)?,
         }
     }
     if changed {

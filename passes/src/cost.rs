@@ -37,3 +37,10 @@ pub fn fusing_pays(graph: &Graph, nodes: &[NodeId], profile: &DeviceProfile) -> 
     let apart: f64 = nodes.iter().map(|&id| profile.roofline(0.0, traffic(graph, &[id], &sizes), false)).sum();
     profile.roofline(0.0, traffic(graph, nodes, &sizes), false) < apart
 }
+
+/// True if both groups as one kernel take no longer than one after the other.
+pub fn joining_pays(graph: &Graph, [a, b]: [&[NodeId]; 2], profile: &DeviceProfile) -> bool {
+    let sizes = typical_sizes(graph);
+    let time = |nodes: &[NodeId]| profile.roofline(0.0, traffic(graph, nodes, &sizes), false);
+    time(&[a, b].concat()) < time(a) + time(b)
+}

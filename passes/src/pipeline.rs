@@ -11,7 +11,7 @@ use crate::{
     recompute::{ChooseKept, Recompute},
     report::Report,
 };
-use eglu_ir::{DeviceProfile, Graph, GraphError};
+use eglu_ir::{DeviceProfile, Graph, GraphError, profile};
 use std::{io, time::Instant};
 
 /// One transformation of a graph.
@@ -65,6 +65,13 @@ impl Options {
     /// Optimises for this device and prints nothing.
     pub fn new(profile: DeviceProfile) -> Options {
         Options { profile, print: PrintAfter::Never, gradients: Gradients::default(), recompute: Recompute::default() }
+    }
+}
+
+impl Default for Options {
+    /// For the host.
+    fn default() -> Options {
+        Options::new(profile::CPU)
     }
 }
 
@@ -174,12 +181,17 @@ impl Pipeline {
         Self::parse(list).unwrap_or_else(|error| unreachable!("a built-in pipeline: {error}"))
     }
 
-    /// Runs the passes; each leaves a graph that verifies.
-    pub fn run(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
+    /// Runs the passes for the host; each leaves a graph that verifies.
+    pub fn run(&self, graph: Graph) -> Result<Optimized, PassError> {
+        self.run_with(graph, &Options::default())
+    }
+
+    /// [`Pipeline::run`] for another device, or with gradients.
+    pub fn run_with(&self, graph: Graph, options: &Options) -> Result<Optimized, PassError> {
         self.run_printing(graph, options, &mut io::sink())
     }
 
-    /// Like [`Pipeline::run`], writing the graphs that `options.print` asks for in textual form.
+    /// [`Pipeline::run_with`], writing the graphs that `options.print` asks for in textual form.
     pub fn run_printing(&self, mut graph: Graph, options: &Options, out: &mut dyn io::Write) -> Result<Optimized, PassError> {
         let mut report = Report::new(&graph);
         for pass in &self.passes {

@@ -9,6 +9,7 @@ mod cut;
 mod flow;
 mod once;
 mod parts;
+mod score_fold;
 mod score_gradient;
 mod scores;
 
@@ -56,6 +57,7 @@ impl Pass for ChooseKept {
         let mut changed = once::unfuse(graph)?;
         if context.recompute != Recompute::None {
             changed |= scores::move_behind_products(graph)?;
+            changed |= score_fold::through_products(graph)?;
         }
         changed |= score_gradient::read_rows_in_place(graph)?;
         if context.recompute != Recompute::None {
@@ -76,12 +78,13 @@ fn apart(graph: &Graph, parts: &Parts, again: &FxHashSet<NodeId>) -> Result<Grap
     let mut rebuild = Rebuild::new(graph);
     let mut copies: FxHashMap<NodeId, NodeId> = FxHashMap::default();
     for &id in &parts.order {
-        if !parts.is_backward(id) {
+        let node = graph.node(id);
+        // A constant that only gradients need belongs to the backward part, and has nothing to compute.
+        let Some(op) = node.op().filter(|_| parts.is_backward(id)) else {
             rebuild.copy(id)?;
             continue;
-        }
-        let node = graph.node(id);
-        let (Some(op), operands) = (node.op(), copied(&mut rebuild, &mut copies, id, again)?) else { continue };
+        };
+        let operands = copied(&mut rebuild, &mut copies, id, again)?;
         let new = rebuild.call(&node.name, op.clone(), operands, node.origins.iter().cloned())?;
         rebuild.bind_all(id, new);
     }

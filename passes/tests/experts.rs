@@ -7,7 +7,7 @@ use eglu_passes::{Options, Pipeline, certify};
 fn clustered(source: &str) -> Graph {
     let graph = text::parse(source).expect("the graph parses");
     let pipeline = Pipeline::parse("cluster,dce").expect("there are such passes");
-    let optimized = pipeline.run(graph, &Options::new(H200)).expect("the passes run");
+    let optimized = pipeline.run_with(graph, &Options::new(H200)).expect("the passes run");
     let certificate = certify(optimized.report.before(), &optimized.graph, &|_| None, 7).expect("both graphs have a value");
     assert!(certificate.max_error() < 1e-6, "{}", certificate.max_error());
     optimized.graph

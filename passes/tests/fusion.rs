@@ -6,7 +6,7 @@ use eglu_passes::{Optimized, Options, Pipeline, certify};
 /// Runs passes over a graph in textual form.
 fn run(source: &str, passes: &str) -> Optimized {
     let graph = text::parse(source).expect("the graph parses");
-    Pipeline::parse(passes).and_then(|pipeline| pipeline.run(graph, &Options::new(H200))).expect("the passes run")
+    Pipeline::parse(passes).and_then(|pipeline| pipeline.run_with(graph, &Options::new(H200))).expect("the passes run")
 }
 
 /// Names of the ops, in order.
@@ -224,7 +224,7 @@ fn pointwise_chains_and_siblings_become_one_loop() {
 fn the_unfused_pipeline_keeps_a_kernel_for_each_op() {
     let source = format!("{LINEAR}%h: bf16[4, 8] = add(%m, %b)\n%y: bf16[4, 8] = add(%h, 0)\noutput %y\n");
     let graph = text::parse(&source).expect("the graph parses");
-    let optimized = Pipeline::unfused().run(graph, &Options::new(H200)).expect("the passes run");
+    let optimized = Pipeline::unfused().run_with(graph, &Options::new(H200)).expect("the passes run");
     assert_eq!(ops(&optimized.graph), ["matmul", "add", "add"]);
 }
 

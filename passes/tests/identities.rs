@@ -43,7 +43,7 @@ fn bits(tensor: &Tensor, signs: bool) -> Vec<u64> {
 #[track_caller]
 fn same(graph: Graph, inputs: &[Tensor], signs: bool, what: &str) -> bool {
     let Ok(want) = eval_graph(&graph, &|_| None, inputs) else { return false };
-    let optimized = Pipeline::standard().run(graph, &Options::new(H200)).unwrap().graph;
+    let optimized = Pipeline::standard().run_with(graph, &Options::new(H200)).unwrap().graph;
     let got = eval_graph(&optimized, &|_| None, inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
     let all = |tensors: &[Tensor]| tensors.iter().map(|tensor| bits(tensor, signs)).collect::<Vec<_>>();
     assert_eq!(all(&want), all(&got), "{what}");
@@ -118,7 +118,7 @@ fn rounded_products_are_no_matrix_product() {
         eval_op(&Cast { dtype: DType::Bf16 }.into(), &[EvalOperand::Tensor(&wide)], &Bindings::new()).unwrap().remove(0)
     };
     let inputs = [values(5), values(11)];
-    let optimized = Pipeline::standard().run(graph.clone(), &Options::new(H200)).unwrap().graph;
+    let optimized = Pipeline::standard().run_with(graph.clone(), &Options::new(H200)).unwrap().graph;
     let is_product = |op: &Op| matches!(op, Op::MatMul(MatMul {}) | Op::Contract(_) | Op::DenseGlu(_));
     assert!(!optimized.node_ids().any(|id| optimized.node(id).op().is_some_and(is_product)));
     let run = |graph: &Graph| {

@@ -18,7 +18,7 @@ fn load(name: &str) -> Imported {
 }
 
 fn optimized(graph: &Graph) -> Optimized {
-    Pipeline::standard().run(graph.clone(), &Options::new(H200)).expect("the pipeline runs")
+    Pipeline::standard().run_with(graph.clone(), &Options::new(H200)).expect("the pipeline runs")
 }
 
 /// How often each op that launches a kernel occurs.
@@ -76,7 +76,7 @@ fn every_pipeline_gives_pytorchs_results() {
     ] {
         let imported = load(name);
         agrees(name, &imported, &optimized(&imported.graph).graph);
-        let unfused = Pipeline::unfused().run(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs");
+        let unfused = Pipeline::unfused().run_with(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs");
         agrees(name, &imported, &unfused.graph);
         assert!(kernels(&unfused.graph).values().sum::<usize>() > kernels(&optimized(&imported.graph).graph).values().sum());
     }

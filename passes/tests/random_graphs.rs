@@ -145,7 +145,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// The largest error of a pipeline on a graph.
 fn error(graph: &Graph, passes: &str, seed: u64) -> f64 {
     let options = Options::new(H200);
-    let optimized = Pipeline::parse(passes).and_then(|p| p.run(graph.clone(), &options)).expect("the pipeline runs");
+    let optimized = Pipeline::parse(passes).and_then(|p| p.run_with(graph.clone(), &options)).expect("the pipeline runs");
     // Some random graphs have no value on these inputs, as an amax of no elements.
     if certify(graph, graph, &|_| None, seed).is_err() {
         return 0.0;

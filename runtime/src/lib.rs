@@ -23,4 +23,4 @@ pub use error::{Fault, RuntimeError};
 pub use executable::{Backend, Executable, KernelTime, OnDevice, RunTime, StepTime, Timed, WeightSource};
 pub use lent::{DeviceTensor, OutputPlace, OutputView, Results, Stream};
 pub use package::Package;
-pub use phases::{Phase, Phases, Progress};
+pub use phases::{Phase, Phases, Progress, Start};

@@ -32,6 +32,34 @@ pub struct Progress<'a> {
     pub total: usize,
 }
 
+/// What a start took, from a model's file to its first result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Start {
+    /// Seconds of waiting for the driver to start and for the device to open, which any program on that device waits for, however it makes
+    /// its kernels; nothing in a process that has the device open.
+    pub opening: f64,
+    /// Seconds of everything else.
+    pub rest: f64,
+}
+
+/// Phases that wait for the driver.
+const OPENING: [&str; 3] = ["driver", "device", "context"];
+
+impl Start {
+    /// The sum of these phases.
+    pub fn of(phases: &[Phase]) -> Start {
+        let seconds = |opening: bool| -> f64 {
+            phases.iter().filter(|phase| OPENING.contains(&phase.name.as_str()) == opening).map(|phase| phase.seconds).sum()
+        };
+        Start { opening: seconds(true), rest: seconds(false) }
+    }
+
+    /// Seconds in all.
+    pub fn total(&self) -> f64 {
+        self.opening + self.rest
+    }
+}
+
 type Watch = Box<dyn Fn(Progress<'_>) + Send + Sync>;
 
 /// Phases in the order in which they ended. Threads may share it.
@@ -110,5 +138,15 @@ mod tests {
         let told = told.lock().unwrap();
         let expected = [("outer", 0, 0), ("inner", 0, 0), ("inner", 1, 2)];
         assert!(told.iter().map(|(name, done, total)| (name.as_str(), *done, *total)).eq(expected));
+    }
+
+    #[test]
+    fn the_driver_is_told_apart_from_everything_else() {
+        let phases = Phases::default();
+        for (name, seconds) in [("import", 1.0), ("driver", 2.0), ("compile", 4.0), ("context", 8.0), ("first run", 16.0)] {
+            phases.record(name, String::new(), Instant::now(), seconds);
+        }
+        let start = Start::of(&phases.list());
+        assert_eq!((start, start.total()), (Start { opening: 10.0, rest: 21.0 }, 31.0));
     }
 }

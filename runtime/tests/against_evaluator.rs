@@ -376,8 +376,13 @@ proptest! {
         });
         let active = program.push(InstrOp::Pointwise(Pointwise::Silu), [products], dtype);
         program.results.extend([(products, dtype), (active, dtype), (Ref::Param(0), dtype)]);
-        let (packed, interleaved) = (case.pick(&[0, 2, 3]), case.rng.random());
-        let op = ExpertContract { lanes, tables, repeat, packed, interleaved, grouped: false, program: Arc::new(program) };
+        let (packed, interleaved, grouped) = (case.pick(&[0, 2, 3]), case.rng.random(), false);
+        let kinds = [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Amax, ReduceKind::Amin];
+        let folds: Vec<ReduceKind> = (0..case.rng.random_range(0..3)).map(|_| case.pick(&kinds)).collect();
+        let groups = folds.iter().map(|_| case.pick(&[1, n])).collect();
+        folds.iter().for_each(|_| program.results.push((active, dtype)));
+        let program = Arc::new(program);
+        let op = ExpertContract { lanes, tables, repeat, packed, interleaved, grouped, folds, groups, program };
         let node = case.call(op, operands);
         case.check(node)?;
     }

@@ -14,6 +14,7 @@ use eglu_runtime::{
     Device, Executable, Phase,
     bench::{self, BenchError, Comparison},
     inputs::{self, Routing, Spec},
+    memory::MemoryReport,
     package::is_package,
 };
 use std::{
@@ -69,10 +70,25 @@ pub struct Bench {
     /// Where to write phases, passes and kernels as a trace for https://ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Show where values lie in memory during a run of the fused plan, and how much that is at the peak
+    #[arg(long)]
+    memory: bool,
     #[command(flatten)]
     kernels: Kernels,
     #[command(flatten)]
     differentiate: Differentiate,
+}
+
+/// What a benchmark found.
+struct Measured {
+    comparison: Comparison,
+    optimized: Optimized,
+    /// Phases from the file to the first result of the fused plan.
+    cold_start: Vec<Phase>,
+    /// True for weights drawn at random.
+    random: bool,
+    /// Of the fused plan, if asked for.
+    memory: Option<MemoryReport>,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -111,13 +127,15 @@ impl Bench {
             return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
         }
         let progress = Progress::new();
-        let (comparison, optimized, cold_start, random) = self.measure(&progress)?;
+        let Measured { comparison, optimized, cold_start, random, memory } = self.measure(&progress)?;
         drop(progress);
         let weights = if random { "random weights" } else { "weights of the model" };
         let (table, cold) = (comparison.table(self.top), cold_start_line(&cold_start));
-        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", table.trim_end(), self.seed))?;
+        let places = memory.as_ref().map_or_else(String::new, |memory| format!("\n{memory}"));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n{places}", table.trim_end(), self.seed))?;
         if let Some(path) = &self.json {
-            document::write(path, &comparison, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
+            let setting = Setting { random, seed: self.seed, cold_start: &cold_start, memory: memory.as_ref() };
+            document::write(path, &comparison, &setting)?;
         }
         if let Some(path) = &self.html {
             let facts = [
@@ -142,7 +160,7 @@ impl Bench {
     }
 
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
-    fn measure(&self, progress: &Progress) -> Result<(Comparison, Optimized, Vec<Phase>, bool), Failure> {
+    fn measure(&self, progress: &Progress) -> Result<Measured, Failure> {
         let phases = progress.phases();
         let selection = self.kernels.selection(self.device)?;
         let _opening = device::open_early(self.device, true);
@@ -153,7 +171,7 @@ impl Bench {
             Device::Cuda(_) => phases.time("driver", || device::profile_of(self.device))?,
         };
         let options = self.differentiate.options(&imported, profile.clone());
-        let optimize = |pipeline: Pipeline| self.differentiate.before(pipeline).run(imported.graph.clone(), &options);
+        let optimize = |pipeline: Pipeline| self.differentiate.before(pipeline).run_with(imported.graph.clone(), &options);
         let optimized = phases.time("passes", || optimize(Pipeline::standard()))?;
         let fused = phases.time("plan", || lower(&optimized.graph))?;
         let unfused: Plan = lower(&optimize(Pipeline::unfused())?.graph)?;
@@ -165,6 +183,7 @@ impl Bench {
         let fused = Executable::load_selecting(fused, &imported.weights, &self.device, (selection, &phases))?;
         phases.time("first run", || fused.run(&tensors))?;
         let cold_start = phases.list();
+        let memory = self.memory.then(|| fused.memory(&tensors)).transpose()?;
         let unfused = Executable::load_in_phases(unfused, &imported.weights, &self.device, &progress.phases())?;
 
         // The host's rates are measured; those of a GPU are its profile's.
@@ -176,7 +195,7 @@ impl Bench {
             BenchError::Run(error) => error.into(),
             error => Failure::data("the plans cannot be compared").because(error),
         })?;
-        Ok((comparison, optimized, cold_start, random))
+        Ok(Measured { comparison, optimized, cold_start, random, memory })
     }
 
     /// Weights to run with, and whether they are random.

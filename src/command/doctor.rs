@@ -5,7 +5,7 @@ mod self_test;
 use crate::{failure::Failure, progress::Progress, screen::show, table::Table};
 use clap::Args;
 use eglu_runtime::{
-    Device, Phase, Phases,
+    Device, Phase, Phases, Start,
     cuda::{Finding, Probe, probe},
 };
 use self_test::{Passed, self_test};
@@ -59,6 +59,10 @@ fn devices(probe: &Probe) -> Vec<Device> {
     std::iter::once(Device::Cpu).chain(gpus).collect()
 }
 
+/// Sums below the phases of a start.
+const SUMS: [(&str, fn(&Start) -> f64); 3] =
+    [("in all", Start::total), ("for the device to open", |start| start.opening), ("for everything else", |start| start.rest)];
+
 /// What came of the self-tests, and a table of phases with a column for each device.
 fn told(looked: &[Phase], tests: &[(Device, Result<Passed, Failure>)]) -> String {
     let mut text = String::from("\nself-test: a gated linear unit\n");
@@ -88,6 +92,9 @@ fn told(looked: &[Phase], tests: &[(Device, Result<Passed, Failure>)]) -> String
     for name in names {
         let of = |test: &Passed| test.phases.iter().find(|phase| phase.name == name).map_or(String::new(), |p| cell(p.seconds));
         table.row(std::iter::once(name.to_owned()).chain(passed.iter().map(|(_, test)| of(test))));
+    }
+    for (name, part) in SUMS {
+        table.row(std::iter::once(name.to_owned()).chain(passed.iter().map(|(_, test)| cell(part(&Start::of(&test.phases))))));
     }
     let notes = passed.iter().flat_map(|(device, test)| test.phases.iter().map(move |phase| (device, phase)));
     let notes: String = notes

@@ -45,7 +45,7 @@ impl Emit {
         let pipeline = if self.no_fuse { Pipeline::unfused() } else { Pipeline::standard() };
         let options = self.differentiate.options(&imported, target.profile().clone());
         let pipeline = self.differentiate.before(pipeline);
-        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
+        let optimized = phases.time("passes", || pipeline.run_with(imported.graph, &options))?;
         let plan = lower(&optimized.graph)?;
         let choices = self.kernels.choices(&plan, &imported.weights, target, &phases)?;
         let plan = emit_with(&plan, target, &choices)?;

@@ -79,7 +79,7 @@ impl Optimize {
         };
         let mut options = self.differentiate.options(&imported, profile.clone());
         let unfused = if pipeline.differentiates() { Pipeline::unfused().differentiated() } else { Pipeline::unfused() };
-        let unfused = kernels(&lower(&unfused.run(imported.graph.clone(), &options)?.graph)?, &profile)?;
+        let unfused = kernels(&lower(&unfused.run_with(imported.graph.clone(), &options)?.graph)?, &profile)?;
         options.print = print;
         // Where graphs are printed meanwhile, a line that comes and goes would stand between them.
         let progress = (print == PrintAfter::Never).then_some(progress);

@@ -105,7 +105,7 @@ impl Run {
         let profile = super::device::profile_of(self.device)?;
         let options = self.differentiate.options(&imported, profile);
         let pipeline = self.differentiate.before(pipeline);
-        let optimized = phases.time("passes", || pipeline.run(imported.graph, &options))?;
+        let optimized = phases.time("passes", || pipeline.run_with(imported.graph, &options))?;
         let graph = &optimized.graph;
         let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
         let inputs = self.read_inputs(&graph.name, &wanted)?;

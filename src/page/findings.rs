@@ -7,7 +7,7 @@ use super::{
 };
 use eglu_passes::report::{Refused, Report};
 use eglu_runtime::{
-    Phase,
+    Phase, Start,
     bench::{Comparison, Measurement},
 };
 use indexmap::IndexMap;
@@ -83,7 +83,8 @@ pub fn stops(report: &Report) -> String {
 
 /// The phases from the file to the first result, as bars on one line of time.
 pub fn cold_start(phases: &[Phase]) -> String {
-    let total: f64 = phases.iter().map(|phase| phase.seconds).sum();
+    let sums = Start::of(phases);
+    let total = sums.total();
     let mut text = String::from("<table class=\"phases\"><tbody>");
     let mut start = 0.0;
     for phase in phases {
@@ -100,11 +101,18 @@ pub fn cold_start(phases: &[Phase]) -> String {
         );
         start += phase.seconds;
     }
-    let _ = write!(
-        text,
-        "<tr class=\"sum\"><th scope=\"row\">in all</th><td class=\"n\">{}</td><td></td><td></td></tr>",
-        time(1e3 * total)
-    );
+    let mut sum = |class: &str, name: &str, seconds: f64| {
+        let _ = write!(
+            text,
+            "<tr class=\"{class}\"><th scope=\"row\">{name}</th><td class=\"n\">{}</td><td></td><td></td></tr>",
+            time(1e3 * seconds)
+        );
+    };
+    sum("sum", "in all", total);
+    if sums.opening > 0.0 {
+        sum("", "for the device to open", sums.opening);
+        sum("", "for everything else", sums.rest);
+    }
     text + "</tbody></table>"
 }
 

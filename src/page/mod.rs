@@ -213,8 +213,8 @@ mod tests {
         let graph = parse(MODEL).unwrap();
         let weights = Weights::random(&graph, 0).unwrap();
         let options = Options::new(DeviceProfile::named("cpu").unwrap().clone());
-        let optimized = Pipeline::standard().run(graph.clone(), &options).unwrap();
-        let unfused = lower(&Pipeline::unfused().run(graph, &options).unwrap().graph).unwrap();
+        let optimized = Pipeline::standard().run_with(graph.clone(), &options).unwrap();
+        let unfused = lower(&Pipeline::unfused().run_with(graph, &options).unwrap().graph).unwrap();
         let inputs = generate(&unfused, &Bindings::new(), &Default::default(), Routing::Uniform, 0).unwrap();
         let load = |plan| Executable::load(plan, &weights, &Device::Cpu).unwrap();
         let (unfused, fused) = (load(unfused), load(lower(&optimized.graph).unwrap()));

@@ -163,7 +163,14 @@ fn the_common_reductions_are_one_package() {
     let out = out.to_str().unwrap();
     eglu(["compile", "--reductions=f32,bool", "--arch", "cpu", "-o", out]).success();
     let summary = eglu(["inspect", out]).success().stdout;
-    for program in ["sum.inner.f32", "argmax.full.f32", "softmax.outer.f32", "any.middle.bool"] {
+    for program in [
+        "sum.inner.f32",
+        "argmax.full.f32",
+        "softmax.outer.f32",
+        "any.middle.bool",
+        "rms_norm.inner.f32",
+        "cross_entropy.inner.f32",
+    ] {
         assert!(summary.contains(&format!("{program}\n")), "{program} in {summary}");
     }
     let options =

@@ -52,7 +52,7 @@ pub fn inputs(tensors: &IndexMap<String, Tensor>) -> Vec<Tensor> {
 /// The archive through a pipeline, for the named device.
 pub fn optimized(name: &str, pipeline: &Pipeline, device: &str) -> Optimized {
     let profile = DeviceProfile::named(device).expect("a built-in device");
-    pipeline.run(load(name).graph, &Options::new(profile.clone())).unwrap_or_else(|error| panic!("{name}: {error}"))
+    pipeline.run_with(load(name).graph, &Options::new(profile.clone())).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The plan of the archive through a pipeline, for the named device.

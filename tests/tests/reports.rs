@@ -34,7 +34,7 @@ fn cases() -> Vec<Case> {
 fn run(case: &Case, io: Option<&String>, pipeline: &Pipeline) -> Result<Vec<String>, String> {
     let imported = import(&fixture(&format!("reports/{}.pt2", case.name))).map_err(|e| e.to_string())?;
     let profile = DeviceProfile::named("h200").expect("a built-in device");
-    let optimized = pipeline.run(imported.graph, &Options::new(profile.clone())).map_err(|e| e.to_string())?;
+    let optimized = pipeline.run_with(imported.graph, &Options::new(profile.clone())).map_err(|e| e.to_string())?;
     let plan = lower(&optimized.graph).map_err(|e| e.to_string())?;
     let executable = Executable::load(plan, &imported.weights, &Device::Cpu).map_err(|e| e.to_string())?;
     let Some(io) = io else { return Ok(Vec::new()) };

@@ -64,7 +64,7 @@ pub struct Choices {
 pub struct BlockShape {
     /// Tells blocks apart that may want different kernels; equal layers have equal keys.
     pub key: String,
-    /// The block alone: its inputs are rows, ids and scores, for a symbol `tokens` in place of whatever their number was.
+    /// The block alone: its inputs are rows, ids and scores, for a symbol `tokens` in place of whatever their number was, if that is not known.
     pub plan: Plan,
     /// Experts, and how many a token takes.
     pub experts: i64,
@@ -111,13 +111,14 @@ impl BlockShape {
         let key = key(step)?;
         let tensor = |i: usize| as_tensor(step.inputs.get(i)?);
         let (gate, ids) = (tensor(1)?, tensor(7)?);
+        let count = ids.layout.shape[0].as_const().map_or_else(|| Dim::symbol(TOKENS), Dim::from);
         let (experts, choices) = (gate.layout.shape[0].as_const()?, ids.layout.shape[1].as_const()?);
         let (mut buffers, mut inputs, mut places) = (vec![], vec![], IndexMap::new());
         let mut moved = vec![];
         for (i, arg) in step.inputs.iter().enumerate() {
             moved.push(match as_tensor(arg) {
                 Some(rows) if ROWS.contains(&i) => {
-                    let own = over_tokens(rows, buffers.len());
+                    let own = over_tokens(rows, &count, buffers.len());
                     let name = plan.buffers[rows.buffer].name.clone();
                     let source = Source::Input(inputs.len());
                     buffers.push(Buffer { name: name.clone(), dtype: own.dtype, numel: numel(&own), source });
@@ -138,13 +139,13 @@ impl BlockShape {
                 None => arg.clone(),
             });
         }
-        let out = over_tokens(&step.outputs[0], buffers.len());
+        let out = over_tokens(&step.outputs[0], &count, buffers.len());
         let name = step.name.clone();
         buffers.push(Buffer { name: name.clone(), dtype: out.dtype, numel: numel(&out), source: Source::Step });
         let own = Step { name, op: step.op.clone(), inputs: moved, outputs: vec![out.clone()], origins: vec![] };
         let plan = Plan {
             name: format!("{} of {}", step.name, plan.name),
-            symbols: [(TOKENS.into(), SymbolRange { min: 1, max: None })].into_iter().collect(),
+            symbols: count.as_const().is_none().then(|| (TOKENS.into(), SymbolRange { min: 1, max: None })).into_iter().collect(),
             buffers,
             steps: vec![own],
             inputs,
@@ -180,9 +181,9 @@ fn as_tensor(arg: &Arg) -> Option<&TensorRef> {
     }
 }
 
-/// Rows like these, dense, for any number of tokens.
-fn over_tokens(rows: &TensorRef, buffer: usize) -> TensorRef {
-    let shape = [Dim::symbol(TOKENS), rows.layout.shape[1].clone()];
+/// Rows like these, dense, for so many tokens.
+fn over_tokens(rows: &TensorRef, tokens: &Dim, buffer: usize) -> TensorRef {
+    let shape = [tokens.clone(), rows.layout.shape[1].clone()];
     TensorRef { buffer, dtype: rows.dtype, layout: crate::Layout::dense(shape.into_iter().collect()) }
 }
 

@@ -112,7 +112,7 @@ impl Emitter {
             Op::Glu(op) => pointwise::map(self, step, "glu", &op.program),
             Op::Iota(op) => pointwise::iota(self, step, op),
             Op::Full(op) => pointwise::full(self, step, op),
-            Op::Reduce(_) | Op::MapReduce(_) => reduce::reduce(self, step),
+            Op::Reduce(_) | Op::MapReduce(_) | Op::ReduceChain(_) => reduce::reduce(self, step),
             Op::Softmax(op) => norm::softmax(self, step, op),
             Op::RmsNorm(op) => norm::rms_norm(self, step, op),
             Op::LayerNorm(op) => norm::layer_norm(self, step, op),

@@ -7,6 +7,8 @@ mod few;
 mod forms;
 mod pairs;
 mod rows;
+mod short;
+mod steps;
 mod walk;
 
 pub(super) use chain::{Chain, Finish, Source, Stage};
@@ -30,6 +32,7 @@ fn chain_of(step: &Step) -> Option<Emit<Chain>> {
     match &step.op {
         Op::Reduce(op) => Some(plain(step, op)),
         Op::MapReduce(op) => Some(mapped(step, op)),
+        Op::ReduceChain(op) => Some(steps::chained(step, op)),
         _ => None,
     }
 }
@@ -116,7 +119,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
 }
 
 fn in_any_order(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
-    match (walk.goes_across(chain), few::fits(chain, walk)) {
+    let across = walk.goes_across(chain) && !chain.reads_positions();
+    match (across, few::fits(chain, walk)) {
         (true, Some(sizes)) => few::emit(emitter, chain, walk, sizes),
         (true, None) => {
             let length = numel(&walk.reduced.shape);
@@ -129,6 +133,6 @@ fn in_any_order(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
             emitter.only(walk::at_most(&length, short), |emitter| columns::emit(emitter, chain, walk, short))?;
             emitter.only(walk::more_than(&length, short), |emitter| columns::emit(emitter, chain, walk, most))
         }
-        (false, _) => forms::emit(emitter, chain, &Walk::along_lines(chain)),
+        (false, _) => forms::emit(emitter, chain),
     }
 }

@@ -93,6 +93,21 @@ pub fn sample(code: OpCode) -> Sample {
             let (prologue, epilogue) = (Arc::new(prologue), Arc::new(epilogue));
             b.call(MapReduce { prologue, kinds, dims: axes(&[1]), keepdim: true, epilogue }, &[x])
         }
+        OpCode::ReduceChain => {
+            let (x, y) = (b.input(Bf16, &[s.clone(), d(64)]), b.input(F32, &[s, d(1)]));
+            let mut prologue = Program::new([Bf16, F32, I32]);
+            prologue.results.push((Ref::Param(0), F32));
+            let mut epilogue = Program::new([F32, Bf16, F32, I32]);
+            epilogue.results.push((Ref::Param(0), F32));
+            let mut end = Program::new([Bf16, F32, I32, F32]);
+            let at = end.push(InstrOp::Cast, [Ref::Param(2)], F32);
+            let share = end.push(InstrOp::Pointwise(Pointwise::Mul), [Ref::Param(0), Ref::Param(3)], F32);
+            let sum = end.push(InstrOp::Pointwise(Pointwise::Add), [share, at], F32);
+            end.results.extend([(sum, Bf16), (Ref::Param(0), Bf16)]);
+            let (prologues, epilogues) = (vec![Arc::new(prologue)], vec![Arc::new(epilogue)]);
+            let kinds = vec![ReduceKind::Sum];
+            b.call(ReduceChain { dims: axes(&[1]), prologues, kinds, epilogues, kept: axes(&[0]), end: end.into() }, &[x, y])
+        }
         OpCode::Cumsum => {
             let x = b.input(I32, &[s]);
             b.call(Cumsum { dim: 0, dtype: I64 }, &[x])
@@ -196,6 +211,8 @@ pub fn sample(code: OpCode) -> Sample {
                 packed: 2,
                 interleaved: true,
                 grouped: false,
+                folds: vec![],
+                groups: Axes::new(),
                 program: program.into(),
             };
             b.call(op, &[x, ids, gate, up, bias, scale])

@@ -3,8 +3,8 @@
 use super::{
     Call, EvalError,
     element::decode,
-    matmul::{Experts, Matrix, Multiply, experts_of, packed},
-    program::run,
+    epilogue::Epilogue,
+    matmul::{Experts, Matrix, Multiply, experts_of},
     values::{Column, Values, with_work},
 };
 use crate::{
@@ -60,10 +60,7 @@ pub(super) fn expert_contract(op: &ExpertContract, call: &Call<'_>) -> Result<Ve
     for capture in broadcast {
         params.push(Values::load(capture).broadcast(capture.shape(), &shape));
     }
-    let mut results = run(&op.program, &params, &shape)?;
-    let apart = results.split_off(op.packed);
-    let together = if results.is_empty() { None } else { Some(packed(&results, op.interleaved)?) };
-    Ok(together.into_iter().chain(apart).collect())
+    Epilogue::from(op).run(&params, &shape, call.shapes)
 }
 
 /// The expert of each row where expert e's rows end at `ends[e]`.

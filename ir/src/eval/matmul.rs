@@ -4,8 +4,7 @@
 use super::{
     Call, EvalError,
     element::decode,
-    program::run,
-    reduce::fold_accumulators,
+    epilogue::Epilogue,
     strides::{Offsets, broadcast_strides},
     values::{Column, Values, with_work},
 };
@@ -144,20 +143,7 @@ pub(super) fn contract(op: &Contract, call: &Call<'_>) -> Result<Vec<Tensor>, Ev
     for capture in call.tensors(1 + op.lanes..call.count())? {
         params.push(Values::load(capture).broadcast(capture.shape(), shape));
     }
-    let mut program = (*op.program).clone();
-    let first_folded = program.results.len() - op.folds.len();
-    // What is reduced is not rounded before.
-    program.results[first_folded..].iter_mut().for_each(|(_, dtype)| *dtype = dtype.opmath());
-    let mut results = run(&program, &params, shape)?;
-    let folded = results.split_off(first_folded);
-    let apart = results.split_off(op.packed);
-    let together = if results.is_empty() { None } else { Some(packed(&results, op.interleaved)?) };
-    let mut outputs: Vec<Tensor> = together.into_iter().chain(apart).collect();
-    for (i, values) in folded.iter().enumerate() {
-        let (dtype, shape) = (op.program.results[first_folded + i].1, &call.shapes[outputs.len()]);
-        outputs.push(fold_accumulators(op.folds[i], op.groups[i], values, dtype, shape)?);
-    }
-    Ok(outputs)
+    Epilogue::from(op).run(&params, shape, call.shapes)
 }
 
 /// The shape of `a · b`, leading dims broadcast.
@@ -171,26 +157,6 @@ fn product_shape(a: &Tensor, b: &Tensor) -> Vec<usize> {
         (own, _) => own,
     };
     (0..rank).map(extent).chain([a_matrix[0], b_matrix[1]]).collect()
-}
-
-/// Results of one shape as one tensor, side by side along the last dim or column by column.
-pub(super) fn packed(results: &[Tensor], interleaved: bool) -> Result<Tensor, EvalError> {
-    let (first, count) = (&results[0], results.len());
-    let (dtype, columns) = (first.dtype(), first.shape().last().copied().unwrap_or(1));
-    let (size, rows) = (dtype.size(), first.numel() / columns.max(1));
-    let mut bytes = Vec::with_capacity(rows * columns * count * size);
-    for row in 0..rows {
-        if interleaved {
-            for column in row * columns..(row + 1) * columns {
-                results.iter().for_each(|result| bytes.extend_from_slice(&result.bytes()[column * size..][..size]));
-            }
-        } else {
-            results.iter().for_each(|result| bytes.extend_from_slice(&result.bytes()[row * columns * size..][..columns * size]));
-        }
-    }
-    let mut shape = first.shape().to_vec();
-    shape.last_mut().into_iter().for_each(|last| *last *= count);
-    Ok(Tensor::from_bytes(dtype, &shape, &bytes)?)
 }
 
 pub(super) fn grouped_mm(call: &Call<'_>) -> Result<Tensor, EvalError> {

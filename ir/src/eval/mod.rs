@@ -2,8 +2,10 @@
 //!
 //! Halves and 8-bit floats are computed in f32 and rounded once per op, f64 in f64, integers wrap to their width. Sums accumulate in f64.
 
+mod chain;
 mod convolution;
 mod element;
+mod epilogue;
 mod experts;
 mod float8;
 mod fused;
@@ -151,6 +153,7 @@ fn dispatch(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>, EvalError> {
         Op::Glu(op) => program::map(&op.program, call),
         Op::Reduce(op) => one(reduce::reduce(op, call)),
         Op::MapReduce(op) => reduce::map_reduce(op, call),
+        Op::ReduceChain(op) => chain::reduce_chain(op, call),
         Op::Cumsum(op) => one(reduce::cumsum(op, call)),
         Op::Softmax(op) => one(norm::softmax(op, call)),
         Op::RmsNorm(op) => one(norm::rms_norm(op, call)),

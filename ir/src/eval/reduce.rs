@@ -120,13 +120,15 @@ impl Fold for Complex64 {
 }
 
 /// Where the elements of each result lie: the offset of its first, and those of all relative to it.
-struct Groups {
-    bases: Vec<usize>,
-    members: Vec<usize>,
+pub(super) struct Groups {
+    /// Where each group starts.
+    pub bases: Vec<usize>,
+    /// How far its members lie from there.
+    pub members: Vec<usize>,
 }
 
 impl Groups {
-    fn new(shape: &[usize], dims: &[usize]) -> Groups {
+    pub fn new(shape: &[usize], dims: &[usize]) -> Groups {
         let bases = Offsets::along(shape, |i| !dims.contains(&i)).collect();
         Groups { bases, members: Offsets::along(shape, |i| dims.contains(&i)).collect() }
     }
@@ -194,7 +196,12 @@ fn products<W: Fold>(groups: &Groups, x: &[W], dtype: DType) -> Result<Vec<W>, E
     Ok(products)
 }
 
-fn fold_values(kind: ReduceKind, groups: &Groups, x: &Values<'_>, dtype: DType) -> Result<(Values<'static>, DType), EvalError> {
+pub(super) fn fold_values(
+    kind: ReduceKind,
+    groups: &Groups,
+    x: &Values<'_>,
+    dtype: DType,
+) -> Result<(Values<'static>, DType), EvalError> {
     match x {
         Values::F32(x) => fold(kind, groups, x, dtype),
         Values::F64(x) => fold(kind, groups, x, dtype),

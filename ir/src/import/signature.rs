@@ -3,10 +3,11 @@
 use super::{
     ImportError,
     alias::AliasId,
-    schema::{Argument, InputSpec, OutputSpec, Signature},
+    number::of_dim,
+    schema::{Argument, InputSpec, OutputSpec, Signature, SymIntArgument},
     translate::{Binding, Scope, Translator},
 };
-use crate::{OutputKind, TensorType, Value, weights::Weights};
+use crate::{DType, Dim, Operand, OutputKind, Scalar, TensorType, Value, ops::Full, weights::Weights};
 use std::sync::Arc;
 
 /// Constants up to this size are written into the graph, where passes can fold them.
@@ -106,9 +107,7 @@ pub fn outputs<'a>(
     for spec in &signature.output_specs {
         let (name, kind) = match spec {
             OutputSpec::UserOutput { arg: Argument::Tensor(name) } => (name, OutputKind::User),
-            OutputSpec::UserOutput { arg: Argument::SymInt(_) } => {
-                return Err(ImportError::Signature("it returns a dynamic number, which only tensors can be here".into()));
-            }
+            OutputSpec::UserOutput { arg: Argument::SymInt(SymIntArgument::AsName(name)) } => (name, OutputKind::User),
             OutputSpec::UserOutput { .. } | OutputSpec::Token {} => continue,
             OutputSpec::LossOutput { arg } => (&arg.name, OutputKind::User),
             OutputSpec::GradientToParameter { arg, parameter_name: of }
@@ -124,6 +123,7 @@ pub fn outputs<'a>(
         };
         let value = match scope.lookup(name) {
             Some(Binding::Tensor(alias)) => read(translator, *alias, name)?,
+            Some(Binding::Int(size)) => number(translator, size, name)?,
             // What could not be translated is reported with all its like.
             Some(Binding::Unknown) => continue,
             Some(_) => return Err(ImportError::Signature(format!("it returns `{name}`, which is no tensor"))),
@@ -138,6 +138,19 @@ pub fn outputs<'a>(
         }
     }
     Ok(())
+}
+
+/// A size that the program returns, as a 0-d tensor.
+fn number(translator: &mut Translator<'_>, size: &Dim, name: &str) -> Result<Value, ImportError> {
+    let failed = |e: crate::GraphError| ImportError::Signature(format!("its output `{name}` cannot be counted: {e}"));
+    match of_dim(&mut translator.graph, size, name).map_err(failed)? {
+        Operand::Value(value) => Ok(value),
+        _ => {
+            let value = Scalar::Int(size.as_const().unwrap_or_default());
+            let full = Full { shape: Default::default(), value, dtype: DType::I64 };
+            Ok(translator.graph.add_call(name, full.into(), []).map_err(failed)?.into())
+        }
+    }
 }
 
 fn read(translator: &mut Translator<'_>, alias: AliasId, name: &str) -> Result<Value, ImportError> {

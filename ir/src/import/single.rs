@@ -84,7 +84,7 @@ pub fn call(target: &str, inputs: &[TensorType], arguments: &[(&str, Argument)])
         Out::Values(values) => Ok(values.into_vec()),
         Out::Alias(alias) => Ok(vec![call.read(alias)?]),
         Out::Aliases(aliases) => aliases.into_iter().map(|alias| call.read(alias)).collect(),
-        Out::Int(_) => Err(Fault::Unsupported("it gives a size, not a tensor".into())),
+        Out::Int(_) | Out::Bindings(_) => Err(Fault::Unsupported("it gives a size, not a tensor".into())),
     });
     let results = results.map_err(|fault| match fault {
         Fault::Unsupported(why) => unsupported(Some(why)),

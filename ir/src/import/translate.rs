@@ -33,6 +33,8 @@ pub struct Scope<'a> {
     names: HashMap<&'a str, Binding>,
     /// Goes before node names: the outer node's, for a sub-graph.
     prefix: String,
+    /// Whether PyTorch converts operands on its own.
+    pub autocast: bool,
 }
 
 /// Translates an archive's graph.
@@ -49,7 +51,7 @@ pub struct Translator<'a> {
 impl<'a> Scope<'a> {
     /// An empty scope for the names of `json`.
     pub fn new(json: &'a GraphJson, prefix: impl Into<String>) -> Scope<'a> {
-        Scope { json, names: HashMap::with_capacity(json.nodes.len()), prefix: prefix.into() }
+        Scope { json, names: HashMap::with_capacity(json.nodes.len()), prefix: prefix.into(), autocast: false }
     }
 
     /// What the name stands for.
@@ -193,6 +195,7 @@ impl<'a> Translator<'a> {
             Out::Alias(alias) => vec![Binding::Tensor(alias)],
             Out::Aliases(aliases) => aliases.into_iter().map(Binding::Tensor).collect(),
             Out::Int(dim) => vec![Binding::Int(dim)],
+            Out::Bindings(bindings) => bindings,
         };
         for id in first..self.graph.len() {
             self.graph.set_origins(NodeId::new(id), [name.clone()]);

@@ -24,6 +24,7 @@ pub enum Attr {
     Reduce(ReduceKind),
     Score(RouteScore),
     Program(Arc<Program>),
+    Programs(Vec<Arc<Program>>),
     Reduces(Vec<ReduceKind>),
 }
 
@@ -41,6 +42,7 @@ pub enum AttrKind {
     Reduce,
     Score,
     Program,
+    Programs,
     Reduces,
 }
 
@@ -101,6 +103,7 @@ fields! {
     ReduceKind = Reduce, "a reduction";
     RouteScore = Score, "a routing score";
     Arc<Program> = Program, "a program";
+    Vec<Arc<Program>> = Programs, "a list of programs";
     Vec<ReduceKind> = Reduces, "a list of reductions";
 }
 

@@ -155,6 +155,7 @@ impl OpCode {
             OpCode::Histc => None("it counts"),
             OpCode::Map
             | OpCode::MapReduce
+            | OpCode::ReduceChain
             | OpCode::Contract
             | OpCode::ExpertContract
             | OpCode::Glu

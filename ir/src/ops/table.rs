@@ -211,6 +211,14 @@ ops! {
     /// Reductions of one pass: `prologue` makes one value for each of `kinds`, reduced over `dims`; `epilogue` takes the reduced values
     /// (in opmath) and then captures that broadcast against the reduced shape, dims kept. Operands: those of the prologue, then captures.
     MapReduce "map_reduce" ("x*") Kernel { prologue: Arc<Program>, kinds: Vec<ReduceKind>, dims: Axes, keepdim: bool, epilogue: Arc<Program> };
+    /// Reductions of lines in several passes, each of which may read what those before it gave, and an elementwise end: norms, softmax, variances,
+    /// losses and their gradients. Operands broadcast to the full shape, of which `dims` are a line. Each program of `prologues` makes the values of one
+    /// pass, reduced by the next of `kinds`; its parameters are one element of each operand, the element's position in its line (i32), and all values
+    /// that earlier passes gave the line. The pass's program of `epilogues` makes what it gives: from the reduced values (in opmath), the operands that
+    /// have one element for each line, and what earlier passes gave. `end` makes elements of the full shape, from a prologue's parameters. Results are
+    /// the `kept` of the passes' values, each with the lines' dims kept, then those of `end`.
+    ReduceChain "reduce_chain" ("x*") Kernel
+        { dims: Axes, prologues: Vec<Arc<Program>>, kinds: Vec<ReduceKind>, epilogues: Vec<Arc<Program>>, kept: Axes, end: Arc<Program> };
     /// Running sum along a dim (`cumsum`).
     Cumsum "cumsum" ("x") Kernel { dim: usize, dtype: DType };
     /// Softmax along a dim, or its logarithm; `dtype` is that of the result.
@@ -265,10 +273,12 @@ ops! {
     /// Products by expert with an epilogue: row s, which is row s / `repeat` of `x[S / repeat, K]`, times the transposed matrix of expert `ids[s]`
     /// in each of `lanes` weights `[E, N, K]`. The program takes the accumulators, then `tables` captures `[E, N]` at the row's expert, then
     /// captures that broadcast against `[S, N]`. Its first `packed` results share one output `[S, packed · N]`, side by side or `interleaved`;
-    /// each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero. With `grouped` rows lie by expert, and in
-    /// place of ids come the ends of the experts' rows, `offs[E]`; rows past the last are of no expert.
+    /// its last, one for each of `folds`, are not stored but reduced as by `contract`, over so many neighbouring columns as `groups` says, to
+    /// `[S, N / groups]`; each other result is an output `[S, N]`. Where the id is E or more, accumulators and tables are zero. With `grouped` rows lie
+    /// by expert, and in place of ids come the ends of the experts' rows, `offs[E]`; rows past the last are of no expert.
     ExpertContract "expert_contract" ("x", "ids", "w*", "capture*") Kernel {
-        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, grouped: bool, program: Arc<Program>,
+        lanes: usize, tables: usize, repeat: usize, packed: usize, interleaved: bool, grouped: bool, folds: Vec<ReduceKind>, groups: Axes,
+        program: Arc<Program>,
     };
     /// Weight gradients by expert: `out[e] = Σ a[s]ᵀ · b[s]` over the rows s whose `ids[s]` is e, for `ids[S]`; out is `[experts, N, K]`. Row s of a is
     /// row s / `a_repeat` of `a[S / a_repeat, N]`, and of b row s / `b_repeat` of `b[S / b_repeat, K]`. Sums are made in the operands' opmath and

@@ -28,6 +28,7 @@ pub(super) fn print(attr: &Attr) -> String {
         Attr::Reduce(kind) => kind.name().to_string(),
         Attr::Score(score) => score.name().to_string(),
         Attr::Program(program) => print_program(program),
+        Attr::Programs(programs) => format!("[{}]", listed(programs.iter().map(|program| print_program(program)))),
         Attr::Reduces(kinds) => format!("[{}]", listed(kinds.iter().map(|kind| kind.name()))),
     }
 }
@@ -73,6 +74,7 @@ pub(super) fn parse(cursor: &mut Cursor<'_>, kind: AttrKind) -> Result<Attr, Par
         AttrKind::Reduce => Attr::Reduce(reduce_kind(cursor)?),
         AttrKind::Score => Attr::Score(named(cursor, "a routing score", RouteScore::from_name)?),
         AttrKind::Program => Attr::Program(Arc::new(program(cursor)?)),
+        AttrKind::Programs => Attr::Programs(cursor.list("[", "]", |cursor| program(cursor).map(Arc::new))?),
         AttrKind::Reduces => Attr::Reduces(cursor.list("[", "]", reduce_kind)?),
     })
 }

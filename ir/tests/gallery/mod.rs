@@ -7,7 +7,7 @@ use eglu_ir::{
     Bindings, DType, Dim, Graph, NodeId, Op, Operand, OutputKind, Program, Ref, Scalar, Shape, SymbolRange, Tensor, TensorType,
     Value, ops::*, program::InstrOp,
 };
-use programs::{gating, sum};
+use programs::{chain, gating, sum};
 use std::sync::Arc;
 
 /// Extent that the symbol `s0` has in [`inputs`].
@@ -104,6 +104,8 @@ fn reductions(b: &mut Builder, x: Operand) {
     };
     let row = b.weight("norm.weight", &[4]);
     b.call(map_reduce, &[x, x, row]);
+    let kept = Axes::from_slice(&[1, 0]);
+    b.call(ReduceChain { kept, ..chain(DType::F32, vec![ReduceKind::Sum, ReduceKind::Amax], true) }, &[x, row]);
     b.call(Cumsum { dim: 0, dtype: DType::F64 }, &[x]);
     b.call(Softmax { dim: 1, log: true, dtype: DType::F32 }, &[x]);
     b.call(RmsNorm { eps: Scalar::Float(1e-5), dtype: DType::F32 }, &[x, row]);
@@ -138,7 +140,9 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     b.call(ExpertMatmul {}, &[x, experts, bias, ids]);
     b.call(ExpertMatmul {}, &[x, experts, Operand::None, ids]);
     let program = sum(4, DType::F32);
-    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed: 0, interleaved: false, grouped: false, program };
+    let (folds, groups) = (vec![ReduceKind::Sum], Axes::from_slice(&[2]));
+    let (packed, interleaved, grouped) = (0, false, false);
+    let contract = ExpertContract { lanes: 2, tables: 1, repeat: 1, packed, interleaved, grouped, folds, groups, program };
     let column = b.weight("column", &[6]);
     b.call(contract, &[x, ids, experts, experts, bias, column]);
     let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };

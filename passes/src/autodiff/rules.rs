@@ -79,6 +79,7 @@ pub(super) fn apply(tape: &mut Tape, op: &Op, site: &Site) -> Result<bool, Graph
         | Op::Bitcast(_)
         | Op::Map(_)
         | Op::MapReduce(_)
+        | Op::ReduceChain(_)
         | Op::Contract(_)
         | Op::Histc(_)
         | Op::InversePermutation(_)

@@ -1,11 +1,11 @@
-//! Reductions of what a dense product's kernel computes, along its rows or down its columns.
+//! Reductions of what a product's kernel computes: along its rows or, of a dense product, down its columns.
 
 use super::{
     inline::is_pointwise,
     partition::{Kind, Partition},
-    product::{Plan, operands},
+    product::{Head, Plan, operands},
 };
-use crate::cost;
+use crate::{cost, recompute::Parts};
 use eglu_ir::{
     Bindings, DeviceProfile, Graph, NodeId, Op,
     ops::{Reduce, ReduceKind},
@@ -29,15 +29,20 @@ pub(crate) struct Folded {
 }
 
 /// Takes in the reductions of a plan's values, with the pointwise nodes in front of them, as far as that pays.
-pub(crate) fn find(partition: &Partition<'_>, plan: &mut Plan, profile: &DeviceProfile) {
+pub(crate) fn find(partition: &Partition<'_>, plan: &mut Plan, parts: &Parts, profile: &DeviceProfile) {
     let graph = partition.graph;
     let seeds: Vec<NodeId> = plan.accumulators().into_iter().chain(plan.members.iter().copied()).collect();
     for &seed in &seeds {
-        for Found { reduce, view, chain } in reductions(partition, seed) {
+        for Found { reduce, view, chain } in reductions(partition, plan, seed) {
             let of = chain.last().copied().unwrap_or(seed);
             let Some((kind, group)) = fold_of(graph, reduce, of) else { continue };
             let known = plan.folds.iter().any(|fold| fold.reduce == reduce);
-            if known || plan.folds.len() == MOST || !pays(graph, plan.product, of, profile) {
+            let wanted = match plan.head {
+                Head::Dense => pays(graph, plan.product, of, profile),
+                // Rows lie by expert, so only each by itself; and what the forward pass computes is not made to wait for a gradient.
+                _ => group > 0 && view.is_none() && parts.is_backward(reduce) == parts.is_backward(plan.product),
+            };
+            if known || plan.folds.len() == MOST || !wanted {
                 continue;
             }
             let added: Vec<NodeId> = chain.into_iter().filter(|id| !plan.members.contains(id)).collect();
@@ -59,7 +64,7 @@ struct Found {
 }
 
 /// Reductions of a value, behind pointwise nodes of the value's shape.
-fn reductions(partition: &Partition<'_>, from: NodeId) -> Vec<Found> {
+fn reductions(partition: &Partition<'_>, plan: &Plan, from: NodeId) -> Vec<Found> {
     let graph = partition.graph;
     let shape = &graph.node(from).outputs[0].shape;
     let free = |id: NodeId| partition.kind(id) == Kind::Single;
@@ -76,7 +81,8 @@ fn reductions(partition: &Partition<'_>, from: NodeId) -> Vec<Found> {
             } else if free(user) && chain.len() < IN_FRONT && is_pointwise(graph, user) {
                 let node = graph.node(user);
                 // Everything it reads besides is there before, so that it can be computed where the product is.
-                let there = operands(graph, user).all(|source| source == at || partition.rank(source) < partition.rank(from));
+                let before = |source: NodeId| partition.rank(source) < partition.rank(from) || plan.computes(source);
+                let there = operands(graph, user).all(|source| source == at || before(source));
                 if node.outputs[0].shape == *shape && there {
                     stack.push((user, chain.iter().copied().chain([user]).collect()));
                 }

@@ -47,10 +47,26 @@ impl<'g> Inliner<'g> {
         self.refs.insert(value, parameter);
     }
 
+    /// A parameter that stands for a stored `value`.
+    pub fn given(&mut self, value: Value) {
+        self.seed(value);
+        self.captures.push(value);
+    }
+
+    /// A parameter of this dtype that is no value of the graph.
+    pub fn unnamed(&mut self, dtype: DType) -> Ref {
+        self.program.params.push(dtype);
+        Ref::Param(self.program.params.len() as u32 - 1)
+    }
+
+    /// Lets `value` be what the program computes as `operand`.
+    pub fn alias(&mut self, value: Value, operand: Ref) {
+        self.refs.insert(value, operand);
+    }
+
     /// A parameter of this dtype that is no value of the graph, and is combined with `value` before anything reads it.
     pub fn add_table(&mut self, value: Value, op: Pointwise, dtype: DType) {
-        self.program.params.push(dtype);
-        let table = Ref::Param(self.program.params.len() as u32 - 1);
+        let table = self.unnamed(dtype);
         let combined = self.value(value);
         let combined = self.push(InstrOp::Pointwise(op), [combined, table], dtype);
         self.refs.insert(value, combined);
@@ -67,7 +83,7 @@ impl<'g> Inliner<'g> {
     }
 
     /// An instruction; one that is there already is not repeated.
-    fn push(&mut self, op: InstrOp, args: impl IntoIterator<Item = Ref>, dtype: DType) -> Ref {
+    pub fn push(&mut self, op: InstrOp, args: impl IntoIterator<Item = Ref>, dtype: DType) -> Ref {
         let instr = Instr { op, args: args.into_iter().collect(), dtype };
         if let Some(&known) = self.known.get(&instr) {
             return known;
@@ -163,7 +179,8 @@ impl<'g> Inliner<'g> {
         }
     }
 
-    fn inline(&mut self, program: &Program, args: &[Ref], stored: DType) -> Ref {
+    /// The result of a program on these operands, in the dtype it is stored in.
+    pub fn inline(&mut self, program: &Program, args: &[Ref], stored: DType) -> Ref {
         let mut made: Vec<Ref> = Vec::with_capacity(program.instrs.len());
         let translate = |made: &[Ref], operand: Ref| match operand {
             Ref::Param(i) => args[i as usize],
@@ -182,6 +199,11 @@ impl<'g> Inliner<'g> {
     pub fn result(&mut self, value: Value) {
         let dtype = self.graph.ty(value).dtype;
         let operand = self.value(value);
+        self.program.results.push((operand, dtype));
+    }
+
+    /// Makes what the program computes as `operand` a result.
+    pub fn result_as(&mut self, operand: Ref, dtype: DType) {
         self.program.results.push((operand, dtype));
     }
 

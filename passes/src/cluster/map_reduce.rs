@@ -8,13 +8,16 @@ use super::{
 use crate::{cost, pipeline::Context, rebuild::Rebuild};
 use eglu_ir::{
     DType, Dim, Graph, GraphError, NodeId, Op, Operand, Shape, Value,
-    ops::{Axes, MapReduce, Reduce, ReduceKind, Reshape},
+    ops::{MapReduce, Reduce, ReduceKind, Reshape},
 };
-use indexmap::IndexMap;
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// More instructions than this before a reduction stay a kernel of their own.
 const PROLOGUE: usize = 32;
+
+/// Reductions that read more tensors than this between them are apart.
+const SHARED: usize = 4;
 
 /// Groups reductions with each other, their prologue and their epilogue.
 pub(crate) fn group(partition: &mut Partition<'_>, context: &Context<'_>) {
@@ -41,33 +44,54 @@ pub(crate) fn group(partition: &mut Partition<'_>, context: &Context<'_>) {
     }
 }
 
-/// What a reduced value is computed from element by element, by ops that nothing else reads.
-fn source(graph: &Graph, x: Value) -> Value {
-    let mut at = x;
-    while is_pointwise(graph, at.node) {
-        let mut values = graph.node(at.node).operands.iter().filter_map(|o| o.value());
-        let Some(first) = values.next().filter(|&first| graph.ty(first).shape == graph.ty(x).shape) else { break };
-        if values.any(|other| other != first) || graph.users(at.node).len() > 1 {
-            break;
+/// Where what a reduced value is computed from, element by element, comes from: the groups of values of its shape.
+fn sources(partition: &Partition<'_>, x: Value) -> FxHashSet<usize> {
+    let graph = partition.graph;
+    let (mut found, mut stack, mut seen) = (FxHashSet::default(), vec![x], FxHashSet::default());
+    while let Some(value) = stack.pop() {
+        if graph.ty(value).shape != graph.ty(x).shape || !seen.insert(value) {
+            continue;
         }
-        at = first;
+        let computed = is_pointwise(graph, value.node) && partition.kind(value.node) == Kind::Single && seen.len() < PROLOGUE;
+        match computed {
+            true => stack.extend(graph.node(value.node).operands.iter().filter_map(|o| o.value())),
+            false => drop(found.insert(partition.group(value.node))),
+        }
     }
-    at
+    found
 }
 
-/// Reductions of one value, or of pointwise functions of it, over the same dims, as far as none depends on another.
+/// Reductions over the same dims of one shape that read something in common.
+struct Siblings<'a> {
+    shape: &'a Shape,
+    reduce: &'a Reduce,
+    sources: FxHashSet<usize>,
+    reductions: Vec<NodeId>,
+}
+
+/// Reductions over the same dims that read something in common, as far as none depends on another.
 fn siblings(partition: &Partition<'_>) -> Vec<Vec<NodeId>> {
-    let mut sets: IndexMap<(Value, Axes, bool), Vec<NodeId>> = IndexMap::new();
-    for &id in &partition.order {
-        if let Some((Reduce { dims, keepdim, .. }, x)) = reduction(partition.graph, id) {
-            let set = sets.entry((source(partition.graph, x), dims.clone(), *keepdim)).or_default();
-            set.push(id);
-            if !partition.is_convex(set) {
-                set.pop();
+    let mut sets: Vec<Siblings<'_>> = Vec::new();
+    for &id in partition.order.iter().filter(|&&id| partition.kind(id) == Kind::Single) {
+        let Some((reduce, x)) = reduction(partition.graph, id) else { continue };
+        let (shape, sources) = (&partition.graph.ty(x).shape, sources(partition, x));
+        let joins = |set: &Siblings<'_>| {
+            let alike = set.shape == shape && set.reduce.dims == reduce.dims && set.reduce.keepdim == reduce.keepdim;
+            let tensors = set.sources.union(&sources).count();
+            alike
+                && !set.sources.is_disjoint(&sources)
+                && tensors <= SHARED
+                && partition.is_convex(&[set.reductions.as_slice(), &[id]].concat())
+        };
+        match sets.iter_mut().find(|set| joins(set)) {
+            Some(set) => {
+                set.sources.extend(sources);
+                set.reductions.push(id);
             }
+            None => sets.push(Siblings { shape, reduce, sources, reductions: vec![id] }),
         }
     }
-    sets.into_values().filter(|set| !set.is_empty()).collect()
+    sets.into_iter().map(|set| set.reductions).collect()
 }
 
 fn reduction(graph: &Graph, id: NodeId) -> Option<(&Reduce, Value)> {

@@ -15,6 +15,10 @@ pub(crate) enum Kind {
     MapReduce,
     /// A pointwise loop.
     Map,
+    /// Passes over the same lines.
+    Chain,
+    /// The parts of the norm of this number.
+    Norm(u32),
 }
 
 /// A partition of a graph's nodes. Every node starts in a group of its own.

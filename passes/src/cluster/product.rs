@@ -162,8 +162,8 @@ fn plan(partition: &Partition<'_>, product: NodeId, parts: &Parts, context: &Con
         return None;
     }
     let mut plan = gated(partition, head, product).unwrap_or_else(|| behind(partition, head, product, parts, context));
-    if head == Head::Dense {
-        folded::find(partition, &mut plan, context.profile);
+    if head != Head::Grouped {
+        folded::find(partition, &mut plan, parts, context.profile);
     }
     let several = plan.partner.is_some() || !plan.lanes.is_empty() || !plan.again.is_empty() || plan.joined.is_some();
     // A chain behind one dense product has a pass of its own.

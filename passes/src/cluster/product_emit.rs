@@ -152,14 +152,12 @@ fn contract(rebuild: &mut Rebuild<'_>, plan: &Plan, needed: &FxHashSet<NodeId>) 
 
     let (lanes, packed, interleaved) = (accumulators.len(), results.packed.len(), results.interleaved);
     let program = Arc::new(program.finish());
+    let (folds, groups) = results.folds.iter().map(|fold| (fold.kind, fold.group)).unzip::<_, _, Vec<_>, Axes>();
     let op: Op = match plan.head {
-        Head::Dense => {
-            let (folds, groups) = results.folds.iter().map(|fold| (fold.kind, fold.group)).unzip::<_, _, Vec<_>, Axes>();
-            Contract { lanes, packed, interleaved, folds, groups, program }.into()
-        }
+        Head::Dense => Contract { lanes, packed, interleaved, folds, groups, program }.into(),
         Head::Expert | Head::Grouped => {
             let grouped = plan.head == Head::Grouped;
-            ExpertContract { lanes, tables: tables.len(), repeat, packed, interleaved, grouped, program }.into()
+            ExpertContract { lanes, tables: tables.len(), repeat, packed, interleaved, grouped, folds, groups, program }.into()
         }
     };
     let origins = super::origins(graph, &plan.nodes());

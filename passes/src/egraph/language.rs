@@ -99,6 +99,7 @@ fn write_attr(f: &mut fmt::Formatter<'_>, attr: &Attr) -> fmt::Result {
         Attr::Reduce(kind) => write!(f, "reduce:{}", format!("{kind:?}").to_lowercase()),
         Attr::Score(score) => write!(f, "score:{}", score.name()),
         Attr::Program(program) => write!(f, "program:{}", program.instrs.len()),
+        Attr::Programs(programs) => write!(f, "programs:{}", programs.len()),
         Attr::Reduces(kinds) => write!(f, "reduces:{kinds:?}"),
     }
 }

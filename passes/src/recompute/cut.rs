@@ -45,6 +45,7 @@ fn again_by(op: &Op) -> Again {
         OpCode::Bitcast
         | OpCode::Reduce
         | OpCode::MapReduce
+        | OpCode::ReduceChain
         | OpCode::Softmax
         | OpCode::RmsNorm
         | OpCode::LayerNorm

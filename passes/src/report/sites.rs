@@ -118,7 +118,7 @@ fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
         Op::Glu(_) if gates_one_input(graph, id) => Kind::Glu,
         Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertContract(_) | Op::ExpertOuter(_) => Kind::Contract,
         Op::Reduce(_) | Op::MapReduce(_) | Op::Combine(_) | Op::Cumsum(_) => Kind::Reduce,
-        Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Softmax(_) => Kind::RowNorm,
+        Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Softmax(_) | Op::ReduceChain(_) => Kind::RowNorm,
         Op::Route(_) => Kind::Route,
         Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_) => Kind::Pointwise,
         _ => return None,

@@ -58,14 +58,14 @@ fn gradients_are_pytorchs_and_the_kernels_those_of_its_joint_graph() {
     for name in ["qwen3_moe-batched_mm.joint", "qwen3_moe-grouped_mm.joint.bf16"] {
         let imported = load(name);
         let forward = forward(&imported.graph);
-        let fused = Pipeline::standard().differentiated().run(forward.clone(), &options()).expect("the pipeline runs");
+        let fused = Pipeline::standard().differentiated().run_with(forward.clone(), &options()).expect("the pipeline runs");
         let gradients = |graph: &Graph| graph.outputs().iter().map(|output| output.kind.clone()).collect::<Vec<OutputKind>>();
         assert_eq!(gradients(&fused.graph), gradients(&imported.graph));
         agrees(name, &imported, &fused);
-        let plain = Pipeline::unfused().differentiated().run(forward, &options()).expect("the pipeline runs");
+        let plain = Pipeline::unfused().differentiated().run_with(forward, &options()).expect("the pipeline runs");
         agrees(name, &imported, &plain);
 
-        let pytorchs = Pipeline::standard().run(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs");
+        let pytorchs = Pipeline::standard().run_with(imported.graph.clone(), &Options::new(H200)).expect("the pipeline runs");
         // Whether a sum of two gradients ends one kernel or the other is a tie; how many there are is not.
         let (ours, theirs) = (kernels(&fused.graph), kernels(&pytorchs.graph));
         assert_eq!(ours.values().sum::<usize>(), theirs.values().sum::<usize>(), "{name}: {ours:?}, {theirs:?}");
@@ -80,7 +80,7 @@ fn gradients_are_pytorchs_and_the_kernels_those_of_its_joint_graph() {
 fn blocks_of_every_dress_reach_one_backward() {
     let fused = |name: &str| {
         let graph = load(name).graph;
-        kernels(&Pipeline::standard().differentiated().run(graph, &Options::new(H200)).expect("the pipeline runs").graph)
+        kernels(&Pipeline::standard().differentiated().run_with(graph, &Options::new(H200)).expect("the pipeline runs").graph)
     };
     let grouped = fused("mixtral-grouped_mm.block");
     assert_eq!(grouped, fused("mixtral-batched_mm.block"));

@@ -80,7 +80,7 @@ fn language_models_agree_with_finite_differences() {
         let graph = in_f64(&imported.graph);
         let gradients = Gradients { by: vec![PARAMETERS.into()], buffers: imported.buffers.clone(), ..Gradients::default() };
         let options = Options { gradients, ..Options::new(H200) };
-        let joint = Pipeline::parse("autodiff,dce").expect("passes").run(graph.clone(), &options).expect("it runs").graph;
+        let joint = Pipeline::parse("autodiff,dce").expect("passes").run_with(graph.clone(), &options).expect("it runs").graph;
         let tensors = read_tensors(&fixture(&format!("{name}.io.safetensors"))).expect("the reference tensors load");
         let input = tensors["input.0"].clone();
         let weight = |path: &str| imported.weights.get(path).ok().map(|tensor| widened(&tensor));

@@ -91,7 +91,7 @@ fn other_values(attr: &Attr) -> Vec<Attr> {
         }
         Attr::Reduce(ReduceKind::Sum) => vec![Attr::Reduce(ReduceKind::Amax)],
         Attr::Reduce(_) => vec![Attr::Reduce(ReduceKind::Sum), Attr::Reduce(ReduceKind::Amin)],
-        Attr::Score(_) | Attr::Program(_) | Attr::Reduces(_) => vec![],
+        Attr::Score(_) | Attr::Program(_) | Attr::Programs(_) | Attr::Reduces(_) => vec![],
     }
 }
 

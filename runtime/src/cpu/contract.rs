@@ -4,13 +4,17 @@ use super::{
     block::Block,
     call::{Call, Outcome, Source, Taken},
     convert::Class,
-    epilogue::{Epilogue, Lane, places},
+    epilogue::{Epilogue, Lane, Place, places},
     fold::Fold,
     matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
-    scratch::Loan,
+    scratch::{Loan, Scratch},
+    shared::Shared,
     view::{Extents, View},
 };
-use eglu_ir::ops::Contract;
+use eglu_ir::{
+    Program,
+    ops::{Axes, Contract, ExpertContract, ReduceKind},
+};
 use rayon::prelude::*;
 use std::{
     ops::Range,
@@ -20,24 +24,27 @@ use std::{
 /// A product's epilogue made ready: the program, and where its results go.
 #[derive(Clone, Debug)]
 pub struct Contraction {
-    lanes: usize,
-    packed: usize,
-    interleaved: bool,
+    /// Accumulators of an element.
+    pub lanes: usize,
+    /// Results that share the first output.
+    pub packed: usize,
+    /// They do so column by column.
+    pub interleaved: bool,
+    /// The program.
+    pub block: Block,
     folds: Vec<Fold>,
-    block: Block,
 }
 
 impl Contraction {
     /// `None` where only the evaluator knows what to do.
     pub fn new(op: &Contract) -> Option<Contraction> {
-        let mut program = (*op.program).clone();
-        let first = program.results.len() - op.folds.len();
-        let mut folds = Vec::new();
-        for (result, (&kind, &group)) in program.results[first..].iter_mut().zip(op.folds.iter().zip(&op.groups)) {
-            folds.push(Fold::new(kind, group, result.1)?);
-            result.1 = result.1.opmath();
-        }
-        let block = Block::new(&program)?;
+        let (folds, block) = reducing(&op.program, &op.folds, &op.groups)?;
+        Some(Contraction { lanes: op.lanes, packed: op.packed, interleaved: op.interleaved, folds, block })
+    }
+
+    /// That of products by expert.
+    pub fn by_expert(op: &ExpertContract) -> Option<Contraction> {
+        let (folds, block) = reducing(&op.program, &op.folds, &op.groups)?;
         Some(Contraction { lanes: op.lanes, packed: op.packed, interleaved: op.interleaved, folds, block })
     }
 
@@ -50,6 +57,39 @@ impl Contraction {
     pub fn gated(block: Block) -> Contraction {
         Contraction { lanes: 2, ..Contraction::plain(block) }
     }
+
+    /// Memory for so many values of each result that is reduced.
+    pub fn lend<'a>(&self, scratch: &'a Scratch, values: usize) -> Vec<Loan<'a>> {
+        self.folds.iter().map(|fold| fold.lend(scratch, values)).collect()
+    }
+
+    /// Where the results of `[rows, columns]` products go: to outputs, or to the memory lent for what is reduced.
+    pub fn places<'a>(&self, outputs: &[(Shared<'a>, usize)], loans: &'a mut [Loan<'_>], extents: [usize; 2]) -> Vec<Place<'a>> {
+        let mut destinations = outputs[..outputs.len() - self.folds.len()].to_vec();
+        let values = extents[0] * extents[1];
+        destinations.extend(self.folds.iter().zip(loans).map(|(fold, loan)| fold.values(loan, values)));
+        places(&destinations, self.packed, self.interleaved, extents[1])
+    }
+
+    /// Reduces what `[rows, columns]` products left in the memory lent, to the last outputs.
+    pub fn reduce(&self, loans: &mut [Loan<'_>], outputs: &[(Shared<'_>, usize)], extents: [usize; 2]) {
+        let folded = &outputs[outputs.len() - self.folds.len()..];
+        for ((fold, loan), &(memory, size)) in self.folds.iter().zip(loans).zip(folded) {
+            fold.reduce(loan, extents, memory, size);
+        }
+    }
+}
+
+/// The reductions of a program's last results, and the program, which leaves these results as they are computed.
+fn reducing(program: &Program, kinds: &[ReduceKind], groups: &Axes) -> Option<(Vec<Fold>, Block)> {
+    let mut program = program.clone();
+    let first = program.results.len() - kinds.len();
+    let mut folds = Vec::new();
+    for (result, (&kind, &group)) in program.results[first..].iter_mut().zip(kinds.iter().zip(groups)) {
+        folds.push(Fold::new(kind, group, result.1)?);
+        result.1 = result.1.opmath();
+    }
+    Some((folds, Block::new(&program)?))
 }
 
 /// `program(a · b₀, a · b₁, …, captures)`.
@@ -147,14 +187,10 @@ fn run_in<'a, T: Number>(
     let tasks: Vec<(usize, Range<usize>, Range<usize>)> = (0..copies)
         .flat_map(|copy| ranges(n, cols).flat_map(move |c| even_ranges(m, rows).map(move |r| (copy, r, c.clone()))))
         .collect();
-    let scratch = call.scratch;
     let all = shape.iter().product();
-    let mut loans: Vec<Loan<'_>> = contraction.folds.iter().map(|fold| fold.lend(scratch, all)).collect();
+    let mut loans = contraction.lend(call.scratch, all);
     let outputs = call.shared();
-    let (stored, folded) = outputs.split_at(outputs.len() - contraction.folds.len());
-    let mut destinations = stored.to_vec();
-    destinations.extend(contraction.folds.iter().zip(&mut loans).map(|(fold, loan)| fold.values(loan, all)));
-    let places = places(&destinations, contraction.packed, contraction.interleaved, n);
+    let places = contraction.places(&outputs, &mut loans, [all / n.max(1), n]);
     let epilogue = Epilogue { block, captures, places, columns: n };
     let defined = AtomicBool::new(true);
     tasks.into_par_iter().for_each_init(Tiles::default, |scratch: &mut Tiles<T>, (copy, r, c)| {
@@ -176,9 +212,7 @@ fn run_in<'a, T: Number>(
             defined.store(false, Ordering::Relaxed);
         }
     });
-    for ((fold, loan), &(memory, size)) in contraction.folds.iter().zip(&mut loans).zip(folded) {
-        fold.reduce(loan, [all / n.max(1), n], memory, size);
-    }
+    contraction.reduce(&mut loans, &outputs, [all / n.max(1), n]);
     Ok(if defined.into_inner() { Taken::Done } else { Taken::Refused })
 }
 

@@ -3,8 +3,8 @@
 use super::{
     block::{BLOCK, Block},
     call::{Call, Outcome, Source, Taken},
-    contract::read_all,
-    epilogue::{Lane, Place, fill_lane, places},
+    contract::{Contraction, read_all},
+    epilogue::{Lane, Place, fill_lane},
     experts::{Groups, gather, read_ids},
     matrix::{Number, Panel, multiply, with_number},
     view::View,
@@ -17,14 +17,14 @@ use std::{
 };
 
 /// `program` of the lanes' accumulators, the tables at each row's expert, and captures.
-pub fn expert_contract(call: &mut Call<'_>, op: &ExpertContract, block: &Block) -> Outcome {
+pub fn expert_contract(call: &mut Call<'_>, op: &ExpertContract, contraction: &Contraction) -> Outcome {
     let (x, ids) = (call.view(0)?.clone(), read_ids(call.view(1)?));
     let weights = (2..2 + op.lanes).map(|i| call.view(i).map(|w| w.permute(&[0, 2, 1]))).collect::<Result<Vec<_>, _>>()?;
     let rows = if op.grouped { x.shape[0] } else { ids.len() };
     let groups = if op.grouped { Groups::by_ends(&ids, rows) } else { Some(Groups::of(&ids, weights[0].shape[0])) };
     // Rows of no expert, and tables of another class, are the evaluator's.
     let Some(groups) = groups.filter(|groups| groups.rows.len() == rows) else { return Ok(Taken::Refused) };
-    with_number!(x.dtype, T => run::<T>(call, op, &x, &weights, &groups, block))
+    with_number!(x.dtype, T => run::<T>(call, op, &x, &weights, &groups, contraction))
 }
 
 fn run<T: Number>(
@@ -33,9 +33,9 @@ fn run<T: Number>(
     x: &View<'_>,
     weights: &[View<'_>],
     groups: &Groups,
-    block: &Block,
+    contraction: &Contraction,
 ) -> Outcome {
-    let params = op.lanes + op.tables;
+    let (params, block) = (op.lanes + op.tables, &contraction.block);
     if (0..params).any(|i| block.param_class(i) != T::CLASS) {
         return Ok(Taken::Refused);
     }
@@ -50,8 +50,9 @@ fn run<T: Number>(
     let packed = loan.get::<T>(len);
     gather(x, &groups.rows, op.repeat, packed);
     let packed = &*packed;
+    let mut loans = contraction.lend(scratch, shape[0] * n);
     let outputs = call.shared();
-    let places = places(&outputs, op.packed, op.interleaved, n);
+    let places = contraction.places(&outputs, &mut loans, shape);
     let epilogue = Epilogue { block, tables: &tables, captures, places, columns: n };
     let defined = AtomicBool::new(true);
     groups.tasks(n).into_par_iter().for_each_init(
@@ -69,6 +70,7 @@ fn run<T: Number>(
             }
         },
     );
+    contraction.reduce(&mut loans, &outputs, shape);
     Ok(if defined.into_inner() { Taken::Done } else { Taken::Refused })
 }
 

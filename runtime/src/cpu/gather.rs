@@ -21,11 +21,13 @@ pub fn index(call: &mut Call<'_>, axes: &Axes) -> Outcome {
         .map(|&i| if i < 0 { i + extent as i64 } else { i })
         .map(|i| usize::try_from(i).ok().filter(|&i| i < extent))
         .collect();
-    let (Some(picks), Some(dense)) = (picks, slice.as_dense_bytes()) else { return Ok(Taken::Refused) };
-    let (len, size) = (dense.len(), x.dtype.size());
-    if len == 0 || picks.is_empty() {
+    let Some(picks) = picks else { return Ok(Taken::Refused) };
+    // Where there is nothing to pick from, a slice lies outside of the buffer.
+    if call.outputs[0].bytes.is_empty() {
         return Ok(Taken::Done);
     }
+    let Some(dense) = slice.as_dense_bytes() else { return Ok(Taken::Refused) };
+    let (len, size) = (dense.len(), x.dtype.size());
     let copy = |(i, to): (usize, &mut [u8])| {
         let mut at = x.offset + picks[i % picks.len()] * x.strides[*axis];
         let mut rest = i / picks.len();

@@ -3,6 +3,7 @@
 use super::{
     block::Block,
     call::{Call, Operand, Outcome, Taken},
+    chain::Passes,
     contract::{self, Contraction},
     convolution, copy, expert_contract, experts, gather, moe, outer, pointwise,
     reduce::Reduction,
@@ -28,6 +29,8 @@ pub enum Kernel {
     Copy,
     /// Reductions over the first so many operands.
     Reduce(Box<Reduction>, usize),
+    /// Lines in several passes.
+    Chain(Box<Passes>),
     /// A product with an epilogue.
     Contract(Box<Contraction>),
     /// Rows grouped by offsets.
@@ -35,7 +38,7 @@ pub enum Kernel {
     /// Rows grouped by ids.
     ExpertMatmul(Block),
     /// Rows grouped by ids, and an epilogue.
-    ExpertContract(Box<(ExpertContract, Block)>),
+    ExpertContract(Box<(ExpertContract, Contraction)>),
     /// Sums of outer products by ids; how often rows of both operands repeat.
     ExpertOuter(Block, [usize; 2]),
     /// Gate and up together.
@@ -90,11 +93,12 @@ impl Kernel {
                 let reduction = Reduction::new(prologue, &op.kinds, &op.dims, epilogue)?;
                 Kernel::Reduce(Box::new(reduction), op.prologue.params.len())
             }
+            Op::ReduceChain(op) => Kernel::Chain(Box::new(Passes::new(op)?)),
             Op::MatMul(_) => Kernel::Contract(Box::new(Contraction::plain(rounding()?))),
             Op::Contract(op) => Kernel::Contract(Box::new(Contraction::new(op)?)),
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
-            Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Block::new(&op.program)?))),
+            Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Contraction::by_expert(op)?))),
             Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
             Op::DenseGlu(op) => Kernel::DenseGlu(Box::new(Contraction::gated(Block::new(&op.program)?))),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
@@ -126,6 +130,7 @@ impl Kernel {
                 Ok(Taken::Done)
             }
             Kernel::Reduce(reduction, inputs) => reduction.run(call, *inputs),
+            Kernel::Chain(passes) => passes.run(call),
             Kernel::Contract(contraction) => contract::contract(call, contraction),
             Kernel::GroupedMm(block) => experts::grouped_mm(call, block),
             Kernel::ExpertMatmul(block) => experts::expert_matmul(call, block),

@@ -3,6 +3,7 @@
 mod arena;
 mod block;
 mod call;
+mod chain;
 mod compile;
 mod contract;
 mod convert;

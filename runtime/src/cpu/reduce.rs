@@ -30,8 +30,7 @@ const ALONG: usize = 64;
 impl Reduction {
     /// `None` where only the reference evaluator knows a kind, or a value's class is not that of the epilogue's parameter.
     pub fn new(prologue: Block, kinds: &[ReduceKind], dims: &Axes, epilogue: Block) -> Option<Reduction> {
-        use ReduceKind::*;
-        let native = kinds.iter().all(|kind| matches!(kind, Sum | Mean | Amax | Amin | Prod | Any | All));
+        let native = kinds.iter().all(|&kind| native(kind));
         let classes = prologue.results().enumerate().all(|(i, dtype)| Class::of(dtype) == Some(epilogue.param_class(i)));
         (native && classes).then(|| Reduction { prologue, kinds: kinds.to_vec(), dims: dims.clone(), epilogue })
     }
@@ -91,7 +90,13 @@ impl Reduction {
     }
 }
 
-fn broadcast_shape(views: &[View<'_>]) -> Extents {
+/// True for a kind that these kernels know; the rest is the reference evaluator's.
+pub(super) fn native(kind: ReduceKind) -> bool {
+    !matches!(kind, ReduceKind::Argmax | ReduceKind::Argmin)
+}
+
+/// The shape that views broadcast to.
+pub(super) fn broadcast_shape(views: &[View<'_>]) -> Extents {
     let rank = views.iter().map(|v| v.shape.len()).max().unwrap_or(0);
     (0..rank)
         .map(|i| {
@@ -193,7 +198,7 @@ fn accumulate<T: Copy>(kind: ReduceKind, into: &mut [f64], value: &[T], wide: im
 }
 
 /// What a reduction starts from, as a float and as an integer.
-fn identity(kind: ReduceKind) -> (f64, i64) {
+pub(super) fn identity(kind: ReduceKind) -> (f64, i64) {
     match kind {
         ReduceKind::Prod | ReduceKind::All => (1.0, 1),
         ReduceKind::Amax => (f64::NEG_INFINITY, i64::MIN),
@@ -203,7 +208,7 @@ fn identity(kind: ReduceKind) -> (f64, i64) {
 }
 
 /// NaN wins in `amax` and `amin`, as in PyTorch.
-fn join(kind: ReduceKind, a: f64, b: f64) -> f64 {
+pub(super) fn join(kind: ReduceKind, a: f64, b: f64) -> f64 {
     match kind {
         ReduceKind::Prod => a * b,
         ReduceKind::Amax if b.is_nan() || b > a => b,
@@ -215,7 +220,7 @@ fn join(kind: ReduceKind, a: f64, b: f64) -> f64 {
     }
 }
 
-fn join_int(kind: ReduceKind, a: i64, b: i64) -> i64 {
+pub(super) fn join_int(kind: ReduceKind, a: i64, b: i64) -> i64 {
     match kind {
         ReduceKind::Prod => a.wrapping_mul(b),
         ReduceKind::Amax => a.max(b),
@@ -227,7 +232,7 @@ fn join_int(kind: ReduceKind, a: i64, b: i64) -> i64 {
 }
 
 /// One block: sums in 16 lanes of f64, so that the loop vectorises and sums of any length are exact to f32.
-fn fold<T: super::vector::Vector + Into<f64>>(kind: ReduceKind, all: &[T]) -> f64 {
+pub(super) fn fold<T: super::vector::Vector + Into<f64>>(kind: ReduceKind, all: &[T]) -> f64 {
     const LANES: usize = 16;
     match kind {
         ReduceKind::Sum | ReduceKind::Mean => simd(|| {

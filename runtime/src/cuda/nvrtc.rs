@@ -157,7 +157,9 @@ impl Nvrtc {
         let (source, name) = (text(source)?, text(name)?);
         // Leaves out what CUDA's runtime and textures would declare: a third of the time that a small source takes to be read.
         let minimal = (self.version >= (13, 0)).then_some("--minimal");
-        let options = options.iter().map(String::as_str).chain(minimal);
+        // Its own cache would answer without `ptxas`, whose notes on registers and spills the log would then lack; ours keeps both.
+        let uncached = (self.version >= (12, 9)).then_some("--no-cache");
+        let options = options.iter().map(String::as_str).chain(minimal).chain(uncached);
         let options = options.map(text).collect::<Result<Vec<CString>, String>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = Guard { nvrtc: self, program: ptr::null_mut() };

@@ -46,6 +46,7 @@ impl Bench {
         let tensors = inputs::generate_within(executable.plan(), &program.bounds(), &bindings, &specs, self.routing, self.seed)?;
         phases.time("first run", || executable.run(&tensors))?;
         let cold_start = phases.list();
+        let memory = self.memory.then(|| executable.memory(&tensors)).transpose()?;
         let (rates, measured) = match self.device {
             Device::Cpu => (bench::host(), true),
             device => (device::profile_of(device)?, false),
@@ -56,9 +57,14 @@ impl Bench {
         drop(progress);
         let weights = if random { "random weights" } else { "weights of the package" };
         let cold = cold_start_line(&cold_start);
-        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n", result.table(self.top).trim_end(), self.seed))?;
+        let places = memory.as_ref().map_or_else(String::new, |memory| format!("\n{memory}"));
+        show(&format!("{}\n{weights}, seed {}\n\n{cold}\n{places}", result.table(self.top).trim_end(), self.seed))?;
         if let Some(path) = &self.json {
-            document::write(path, &result, &Setting { random, seed: self.seed, cold_start: &cold_start })?;
+            document::write(
+                path,
+                &result,
+                &Setting { random, seed: self.seed, cold_start: &cold_start, memory: memory.as_ref() },
+            )?;
         }
         if let Some(path) = &self.trace {
             let text = trace(&result.device, &[("one run", &result.fused)], &[], &cold_start);

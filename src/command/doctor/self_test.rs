@@ -32,7 +32,7 @@ pub fn self_test(device: Device, progress: &Progress) -> Result<Passed, Failure>
         .map_err(|cause| Failure::data("the built-in model of the self-test cannot be read").because(cause))?;
     let weights = Weights::random(&graph, 0)
         .map_err(|cause| Failure::data("the weights of the self-test cannot be drawn").because(cause))?;
-    let optimized = phases.time("passes", || Pipeline::standard().run(graph.clone(), &Options::new(profile)))?;
+    let optimized = phases.time("passes", || Pipeline::standard().run_with(graph.clone(), &Options::new(profile)))?;
     let plan = phases.time("plan", || lower(&optimized.graph))?;
     let bindings = Bindings::from([("rows".into(), ROWS)]);
     let inputs = generate(&plan, &bindings, &IndexMap::new(), Routing::Uniform, 0)?;

@@ -1,10 +1,10 @@
 //! Dense products in every layout and at odd sizes: on Hopper they compile to warpgroup products without spills, and a device computes what
 //! the CPU does.
 
-use crate::{device, nvrtc};
+use crate::{compiles::PERFORMANCE_NOTES, device, machine_code, nvrtc};
 use eglu::{
     DType, Device, Dim, Executable, Graph, Plan, TensorType,
-    codegen::cuda::{Target, emit},
+    codegen::cuda::{Module, Target, emit},
     compare::compare,
     ir::{
         Bindings, NodeId, OutputKind, Program, Ref, SymbolRange, Value, Weights,
@@ -178,46 +178,38 @@ fn planned(case: &Case) -> Plan {
     lower(&case.graph).unwrap_or_else(|error| panic!("{}: {error}", case.graph.name))
 }
 
-/// Instructions of an ELF file's code whose opcode (their twelve lowest bits) is among these.
-fn instructions(image: &[u8], opcodes: &[u16]) -> usize {
-    let number = |at: usize, bytes: usize| image[at..at + bytes].iter().rev().fold(0usize, |n, &byte| n << 8 | usize::from(byte));
-    let (sections, size, count) = (number(40, 8), number(58, 2), number(60, 2));
-    (0..count)
-        .map(|i| sections + i * size)
-        // SHF_EXECINSTR
-        .filter(|&header| number(header + 8, 8) & 4 != 0)
-        .flat_map(|header| (0..number(header + 32, 8) / 16).map(move |i| (header, i)))
-        .filter(|&(header, i)| opcodes.contains(&((number(number(header + 24, 8) + i * 16, 2) & 0xfff) as u16)))
-        .count()
-}
-
 #[test]
 fn dense_products_compile_to_warpgroup_products() {
     if nvrtc::is_missing() {
         return;
     }
-    const HGMMA: u16 = 0x9f0;
-    const LOCAL: [u16; 2] = [0x387, 0x983];
     let (mut wgmma, mut streams) = (0, 0);
     for (arch, name) in [(80, "sm_80"), (90, "sm_90a")] {
-        let mut modules = vec![];
+        let (mut modules, mut threads): (Vec<Module>, Vec<u32>) = (vec![], vec![]);
         for case in cases() {
             let emitted = emit(&planned(&case), Target { arch }).unwrap_or_else(|error| panic!("{}: {error}", case.graph.name));
-            for module in emitted.modules {
-                if !modules.iter().any(|other: &eglu::codegen::cuda::Module| other.source == module.source) {
-                    modules.push(module);
+            for launch in &emitted.launches {
+                let module = &emitted.modules[launch.module];
+                if !modules.iter().any(|other| other.source == module.source) {
+                    modules.push(module.clone());
+                    threads.push(launch.block.iter().product());
                 }
             }
         }
         let cubins = compile(&modules, name).unwrap_or_else(|error| panic!("{error}"));
-        for (module, cubin) in modules.iter().zip(cubins) {
-            let warpgroups = module.source.contains("wgmma.mma_async");
-            assert_eq!(instructions(&cubin.image, &[HGMMA]) > 0, warpgroups, "{}", module.name);
-            if warpgroups {
-                assert_eq!(instructions(&cubin.image, &LOCAL), 0, "{} goes to local memory:\n{}", module.name, cubin.log);
+        for ((module, cubin), threads) in modules.iter().zip(cubins).zip(threads) {
+            if module.source.contains("wgmma.mma_async") {
+                assert_eq!(machine_code::faults(&cubin, threads), [""; 0], "{}:\n{}", module.name, cubin.log);
+            } else {
+                assert_eq!(machine_code::warpgroup_products(&cubin), 0, "{}", module.name);
+                assert_eq!(
+                    PERFORMANCE_NOTES.iter().find(|note| cubin.log.contains(**note)),
+                    None,
+                    "{}:\n{}",
+                    module.name,
+                    cubin.log
+                );
             }
-            let slow = crate::compiles::PERFORMANCE_NOTES.iter().find(|note| cubin.log.contains(**note));
-            assert_eq!(slow, None, "{}:\n{}", module.name, cubin.log);
             wgmma += usize::from(module.name.contains("_wgmma_"));
             streams += usize::from(module.name.contains("_stream_"));
         }

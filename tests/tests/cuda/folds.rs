@@ -67,7 +67,8 @@ fn grouped(dtype: DType, [m, n, k]: [i64; 3], ends: &[i32]) -> Case {
     let gated = program.push(InstrOp::Pointwise(Pointwise::Mul), [silu, Ref::Param(1)], dtype);
     program.results.extend([(Ref::Param(0), dtype), (Ref::Param(1), dtype), (gated, dtype)]);
     let (packed, grouped, program) = (2, true, program.into());
-    let op = ExpertContract { lanes: 2, tables: 0, repeat: 1, packed, interleaved: false, grouped, program };
+    let (folds, groups) = (vec![], Axes::new());
+    let op = ExpertContract { lanes: 2, tables: 0, repeat: 1, packed, interleaved: false, grouped, folds, groups, program };
     let node = graph.add_call("y", op.into(), [x, ends, gate, up].map(Into::into)).expect("fits");
     finish(graph, node, m)
 }

@@ -15,7 +15,7 @@ use eglu::{
 };
 
 /// Tokens, experts a token, experts, hidden and intermediate size.
-type Sizes = [usize; 5];
+pub type Sizes = [usize; 5];
 
 /// `dtype` and that of the weight gradients, and whether gate and up take turns in matrices that have K first.
 fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, paired: bool) -> Plan {
@@ -55,7 +55,8 @@ fn step(dtype: DType, gradient: DType, [t, k, e, h, i]: Sizes, paired: bool) -> 
     lower(&graph).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn cases() -> Vec<(Plan, Sizes)> {
+/// Steps at several sizes, which are in the second place.
+pub fn cases() -> Vec<(Plan, Sizes)> {
     use DType::{Bf16, F16, F32};
     let mut cases = vec![];
     for (dtype, gradient, sizes, paired) in [

@@ -5,7 +5,7 @@
 // K, of the down projection, slots in the same order. A block works at its units in the order in which it claimed them and waits only for
 // lower ones: the lowest that is not done always goes on, however many blocks there is room for.
 
-template <class T_, int rows_, int stages_, int groups_>
+template <class T_, int rows_, int stages_, int groups_, int up_rows_>
 struct FewShape {
     using T = T_;
     static constexpr int rows = rows_;      // most rows of a slot: N of a product
@@ -14,6 +14,7 @@ struct FewShape {
     // A stage has 64 rows of weights by 256 of K, in boxes of 64 of K: memory is read fastest where each row gives 512 bytes at a time.
     static constexpr int boxes = 4, depth = 64 * boxes;
     static constexpr int bytes_b = boxes * 8192, box_a = rows * 128, stage_bytes = bytes_b + boxes * box_a;
+    static constexpr int bytes_up = boxes * up_rows_ * 128;  // of the first projection, whose units may have fewer rows of weights
     static constexpr int consumers = 128 * groups;  // then a warp that loads weights, and one that copies rows
     static constexpr int queue = 4;                 // units between those who claim them and those who work at them
 };
@@ -122,9 +123,11 @@ DEVICE void few_weights(FewRing<S>& ring, const FewPlan& plan, const Slots& slot
         const int next = (int)atomicAdd(claimed, 1u);
         const FewUnit work = few_unit(plan, unit);
         const int expert = slots.slot(work.slot).expert;
+        // Code that the first stages run through comes from memory, too: there is to be little of it.
+#pragma unroll 1
         for (int k = work.from; k < work.to; k += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
-            barrier_expect(ring.full(ring.stage), S::bytes_b);
+            barrier_expect(ring.full(ring.stage), work.down ? S::bytes_b : S::bytes_up);
             load(work, expert, ring.b(ring.stage), ring.full(ring.stage), k);
             ring.advance();
             step++;
@@ -160,6 +163,7 @@ DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, 
         }
         const typename S::T* const rows = work.down ? activations : tokens;
         const int depth = work.down ? plan.down_depth : plan.up_depth;
+#pragma unroll 1
         for (int k0 = work.from; k0 < work.to; k0 += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const int k = k0 + lane * 8, bytes = k < depth ? 16 : 0;
@@ -191,32 +195,24 @@ template <class S, class Instruction, bool across>
 DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S>& sums) {
     float d[S::boxes][S::rows / 2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = q % S::groups;
-    int before = 0;
-    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
-    for (int k = work.from; k < work.to; k += S::depth) {
-        barrier_wait(ring.full(ring.stage), ring.phase);
-        fence_shared_for_tensor_cores();
-        const u64 w = matrix_descriptor(ring.b(ring.stage)), x = matrix_descriptor(ring.a(ring.stage));
-        wgmma_fence();
+    const auto multiply = [&](int stage, int step) {
+        const u64 w = matrix_descriptor(ring.b(stage)), x = matrix_descriptor(ring.a(stage));
         // Each box has sums of its own: the products of one need not wait for those of another.
 #pragma unroll
         for (int slice = 0; slice < 4; slice++)
 #pragma unroll
             for (int box = 0; box < S::boxes; box++)
                 Instruction::add(d[box], w + box * (8192 / 16) + slice * (across ? 128 : 2), x + box * (S::box_a / 16) + slice * 2,
-                                 k > work.from || slice > 0);
-        wgmma_commit();
-        // The products of one stage stay in flight.
-        if (k > work.from) {
-            wgmma_wait<1>();
-            if (lane == 0) barrier_arrive(ring.empty(before));
-        }
-        before = ring.stage;
-        ring.advance();
-    }
+                                 step > 0 || slice > 0);
+    };
+    const auto release = [&](int stage) {
+        if (lane == 0) barrier_arrive(ring.empty(stage));
+    };
+    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
+    const int last = multiply_stages<true>(ring, ring, (work.to - work.from + S::depth - 1) / S::depth, multiply, release);
     if (lane == 0) barrier_arrive(ring.turn((q + 1) % S::groups));
     wgmma_wait<0>();
-    if (lane == 0) barrier_arrive(ring.empty(before));
+    release(last);
     // Whoever reads the sums of the unit before is done.
     few_sync();
 #pragma unroll
@@ -235,16 +231,19 @@ DEVICE void few_activated(u32* ready) {
     if (threadIdx.x % 128 == 0) add_release(ready);
 }
 
+// What was there before; other blocks see what this one wrote, and this one what they did.
+DEVICE u32 add_acquire_release(u32* pointer) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(pointer) : "memory");
+    return before;
+}
+
 // Counts a unit of some columns as done: true in every thread of a group if it is the last of `all`, which sees what the others wrote.
 template <class S>
 DEVICE bool few_finished(u32* done, int all) {
     __shared__ bool last[S::groups];
     few_sync();
-    if (threadIdx.x % 128 == 0) {
-        __threadfence();
-        last[threadIdx.x / 128] = atomicAdd(done, 1u) == (u32)all - 1;
-        __threadfence();
-    }
+    if (threadIdx.x % 128 == 0) last[threadIdx.x / 128] = add_acquire_release(done) == (u32)all - 1;
     few_sync();
     return last[threadIdx.x / 128];
 }
@@ -255,8 +254,7 @@ DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
     __syncwarp();
     __syncthreads();
     if (threadIdx.x > 0) return;
-    __threadfence();
-    if (atomicAdd(counters.left, 1u) != gridDim.x - 1) return;
+    if (add_acquire_release(counters.left) != gridDim.x - 1) return;
     for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
     for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
     *counters.claimed = *counters.left = 0;

@@ -38,12 +38,15 @@ struct FewTokens {
         __syncthreads();
         if (threadIdx.x == 0) {
             slots = 0;
+#pragma unroll 1
             for (int w = 0; w < (experts + 31) / 32; w++) slots += __popc(named[w]);
         }
+#pragma unroll 1
         for (int i = threadIdx.x; i < total; i += blockDim.x) {
             const int id = first[i];
             if (id < 0) continue;
             int before = 0, rank = 0, all = 0;
+#pragma unroll 1
             for (int j = 0; j < total; j++) {
                 const int other = first[j];
                 before += other >= 0 && other < id;
@@ -53,6 +56,7 @@ struct FewTokens {
             at[before + rank] = (i16)i;
             if (rank > 0) continue;
             int s = __popc(named[id / 32] & ((1u << (id % 32)) - 1));
+#pragma unroll 1
             for (int w = 0; w < id / 32; w++) s += __popc(named[w]);
             expert[s] = (i16)id;
             start[s] = (i16)before;

@@ -19,9 +19,10 @@ struct DenseShape {
     static constexpr int copiers = 0;     // threads that copy what the copy engine does not bring
     static constexpr bool clears = true;  // without any K sums are 0
     static constexpr int staging_bytes = 16 * 128;  // a warp's 16 rows of 64 results of 16 bits
+    static constexpr int buffers = 2;               // that each warp stages results in
 };
 
-// Shared memory: stages from a multiple of 1024, two staging buffers for each consumer warp, two barriers for each stage.
+// Shared memory: stages from a multiple of 1024, the staging buffers of each consumer warp, two barriers for each stage.
 template <class S>
 struct DenseRing {
     u32 base;
@@ -40,7 +41,7 @@ struct DenseRing {
     DEVICE u32 a(int stage) const { return base + stage * S::stage_bytes; }
     DEVICE u32 b(int stage) const { return a(stage) + S::bytes_a; }
     DEVICE u32 staging(int buffer) const { return a(S::stages) + buffer * S::staging_bytes; }
-    DEVICE u32 full(int stage) const { return staging(2 * S::consumer_warps) + stage * 8; }
+    DEVICE u32 full(int stage) const { return staging(S::buffers * S::consumer_warps) + stage * 8; }
     DEVICE u32 empty(int stage) const { return full(S::stages) + stage * 8; }
 };
 
@@ -104,31 +105,19 @@ struct DenseTile {
             }
             return;
         }
-        int before = 0;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            barrier_wait(ring.full(at.stage), at.phase);
-            if (S::copiers > 0) fence_shared_for_tensor_cores();
+        const auto multiply = [&](int stage, int step) {
             // Either way a warpgroup's 64 rows of A are the next 8 KB.
-            const u32 from_a = ring.a(at.stage) + group * 8192, from_b = ring.b(at.stage);
+            const u32 from_a = ring.a(stage) + group * 8192, from_b = ring.b(stage);
             const u64 a = S::a_major == along_k ? matrix_descriptor(from_a) : matrix_descriptor_of_rows(from_a, 8192);
             const u64 b = S::b_major == along_k ? matrix_descriptor(from_b) : matrix_descriptor_of_rows(from_b, 8192);
             constexpr int step_a = S::a_major == along_k ? 2 : 128, step_b = S::b_major == along_k ? 2 : 128;
-            wgmma_fence();
 #pragma unroll
             for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * step_a, b + slice * step_b, step > 0 || slice > 0);
-            wgmma_commit();
-            // The products of one stage stay in flight.
-            if (step > 0) {
-                wgmma_wait<1>();
-                release(before);
-            }
-            before = at.stage;
-            at.advance();
-        }
+        };
+        const int last = multiply_stages<(S::copiers > 0)>(ring, at, steps, multiply, [&](int stage) { release(stage); });
         wgmma_wait<0>();
         if (steps > 0) {
-            release(before);
+            release(last);
         } else if (S::clears) {
 #pragma unroll
             for (int i = 0; i < S::columns / 2; i++) d[i] = 0.0f;
@@ -157,7 +146,7 @@ struct DenseTile {
 
     // Results of 16 bits leave through shared memory, each warp's by itself. Before a pass of 64 columns: waits until a buffer is free.
     DEVICE void open_staging() const {
-        if (threadIdx.x % 32 == 0) stores_wait_read<1>();
+        if (threadIdx.x % 32 == 0) stores_wait_read<S::buffers - 1>();
         __syncwarp();
     }
     // One pair of results.
@@ -185,7 +174,7 @@ struct DenseTile {
 
 private:
     static DEVICE int warp() { return threadIdx.x / 32 - 4; }
-    DEVICE u32 staging() const { return ring.staging(warp() * 2 + (passes & 1)); }
+    DEVICE u32 staging() const { return ring.staging(warp() * S::buffers + passes % S::buffers); }
 
     // Each warp tells both blocks: they fill each other's stages.
     DEVICE void release(int stage) const {

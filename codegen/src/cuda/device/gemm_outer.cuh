@@ -3,7 +3,7 @@
 // copies piece by piece, and all where an expert's rows end within a stage. The consumers are those of dense products (gemm_dense.cuh);
 // blocks stay for all tiles of all matrices.
 
-template <class T_, class Instruction_, int columns_, int stages_>
+template <class T_, class Instruction_, int columns_, int stages_, int buffers_>
 struct OuterShape {
     using T = T_;
     using Instruction = Instruction_;
@@ -13,7 +13,7 @@ struct OuterShape {
     static constexpr int bytes_a = BM * BK * 2, bytes_b = columns * BK * 2, stage_bytes = bytes_a + bytes_b;
     static constexpr int consumer_warps = 8, blocks = 1, copiers = 128;
     static constexpr bool clears = false;  // the sums would be spilled; who stores them looks at the depth
-    static constexpr int staging_bytes = 16 * 128;
+    static constexpr int staging_bytes = 16 * 128, buffers = buffers_;
 };
 
 // An operand: row `place` of the expert order is row order[place] / repeat of `base`, or row `place` itself where repeat is 0.

@@ -63,28 +63,19 @@ struct StreamTile {
     float d[S::parts][S::rows / 2];
 
     DEVICE void multiply(StreamRing<S>& ring, int steps) {
-        int before = 0;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            barrier_wait(ring.full(ring.stage), ring.phase);
-            const u32 from_b = ring.b(ring.stage) + threadIdx.x / 128 * S::parts * 8192;
+        const auto multiply = [&](int stage, int step) {
+            const u32 from_b = ring.b(stage) + threadIdx.x / 128 * S::parts * 8192;
             const u64 b = S::b_along_k ? matrix_descriptor(from_b) : matrix_descriptor_of_rows(from_b, 8192);
-            const u64 a = matrix_descriptor(ring.a(ring.stage));
-            wgmma_fence();
+            const u64 a = matrix_descriptor(ring.a(stage));
 #pragma unroll
             for (int slice = 0; slice < S::BK / 16; slice++)
 #pragma unroll
                 for (int part = 0; part < S::parts; part++)
                     S::Instruction::add(d[part], b + part * 512 + slice * (S::b_along_k ? 2 : 128), a + slice * 2, step > 0 || slice > 0);
-            wgmma_commit();
-            // The products of one stage stay in flight.
-            if (step > 0) {
-                wgmma_wait<1>();
-                if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(before));
-            }
-            before = ring.stage;
-            ring.advance();
-        }
+        };
+        multiply_stages<false>(ring, ring, steps, multiply, [&](int stage) {
+            if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty(stage));
+        });
         wgmma_wait<0>();
         if (steps == 0)
 #pragma unroll

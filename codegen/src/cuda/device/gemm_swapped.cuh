@@ -263,30 +263,18 @@ private:
     DEVICE void steps_of(Sums& sums, int steps) {
         // Bytes of 16 columns of K, in the descriptor's 16-byte units.
         constexpr int step_of_weights = S::across ? 16 * 128 / 16 : 2;
-        int before = 0;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            barrier_wait(ring.full(at.stage), at.phase);
-            if (gathered) fence_shared_for_tensor_cores();
-            const u64 weights = matrix_descriptor(ring.b(at.stage) + group * (128 * S::BK * 2)), rows = matrix_descriptor(ring.a(at.stage));
-            wgmma_fence();
+        const auto multiply = [&](int stage, int step) {
+            const u64 weights = matrix_descriptor(ring.b(stage) + group * (128 * S::BK * 2)), rows = matrix_descriptor(ring.a(stage));
 #pragma unroll
             for (int slice = 0; slice < S::BK / 16; slice++) {
                 const u64 w = weights + slice * step_of_weights, x = rows + slice * 2;
                 SwappedProduct<n>::add(sums.d0, w, x, step | slice);
                 SwappedProduct<n>::add(sums.d1, w + 64 * S::BK * 2 / 16, x, step | slice);
             }
-            wgmma_commit();
-            // The products of one stage stay in flight.
-            if (step > 0) {
-                wgmma_wait<1>();
-                release(before);
-            }
-            before = at.stage;
-            at.advance();
-        }
+        };
+        const int last = multiply_stages<gathered>(ring, at, steps, multiply, [&](int stage) { release(stage); });
         wgmma_wait<0>();
-        release(before);
+        release(last);
     }
 
     template <class Value>

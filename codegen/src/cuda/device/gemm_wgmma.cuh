@@ -134,31 +134,19 @@ struct WgmmaTile {
         }
 #pragma unroll
         for (int i = 0; i < 128; i++) d[i] = 0.0f;
-        int before = 0;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++) {
-            barrier_wait(ring.full(at.stage), at.phase);
-            if (gathered) fence_shared_for_tensor_cores();
-            const u64 a = matrix_descriptor(ring.a(at.stage) + first() * 128);
-            const u64 b = S::across ? matrix_descriptor_of_rows(ring.b(at.stage), 8192) : matrix_descriptor(ring.b(at.stage));
-            wgmma_fence();
+        const auto multiply = [&](int stage, int) {
+            const u64 a = matrix_descriptor(ring.a(stage) + first() * 128);
+            const u64 b = S::across ? matrix_descriptor_of_rows(ring.b(stage), 8192) : matrix_descriptor(ring.b(stage));
 #pragma unroll
             for (int slice = 0; slice < S::BK / 16; slice++) S::Instruction::add(d, a + slice * 2, b + slice * (S::across ? 128 : 2), 1);
-            wgmma_commit();
-            // The products of one stage stay in flight.
-            if (step > 0) {
-                wgmma_wait<1>();
-                release(before);
-            }
-            before = at.stage;
-            at.advance();
-        }
+        };
+        const int last = multiply_stages<gathered>(ring, at, steps, multiply, [&](int stage) { release(stage); });
         pass_on();
         wgmma_wait<0>();
         // The compiler may otherwise read sums ahead of the wait, and then serialises the products (ptxas' C7514).
 #pragma unroll
         for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i])::"memory");
-        if (steps > 0) release(before);
+        if (steps > 0) release(last);
     }
 
     // Calls `visit(m, n, values, held)` for each pair of neighbouring columns of the tile, with the pair of every lane. What `fetch(m, n)` reads

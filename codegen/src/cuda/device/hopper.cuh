@@ -157,6 +157,29 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int pending>
 DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
+// The main loop of warpgroup products: calls `multiply(stage, step)` for each of `steps` stages of a ring when it is full, and `release(stage)`
+// when its products are done. Those of one stage stay in flight; of the last they still are at the end, and its stage, which is returned, is
+// the caller's to release. `copied`: threads wrote to the stages, not the copy engine alone.
+template <bool copied, class Ring, class Place, class Multiply, class Release>
+DEVICE int multiply_stages(const Ring& ring, Place& at, int steps, const Multiply& multiply, const Release& release) {
+    int before = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++) {
+        barrier_wait(ring.full(at.stage), at.phase);
+        if (copied) fence_shared_for_tensor_cores();
+        wgmma_fence();
+        multiply(at.stage, step);
+        wgmma_commit();
+        if (step > 0) {
+            wgmma_wait<1>();
+            release(before);
+        }
+        before = at.stage;
+        at.advance();
+    }
+    return before;
+}
+
 template <int count>
 DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
 template <int count>

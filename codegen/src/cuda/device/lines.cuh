@@ -1,17 +1,24 @@
 // Lines of a reduction: loads of whole groups, merges within a few threads, a block, a cluster, and over the blocks that share a line.
 
-// A group that starts on its own size, or on 16 bytes where it is larger.
+// A group that starts on its own size, or on 16 bytes where it is larger. Elements below 32 bits come in words: a group that is the result of
+// a function or copied as a whole would be taken apart into its elements, and put together again where words are asked for.
 template <class T, int width>
-DEVICE Pack<T, width> load_pack(const T* from) {
-    Pack<T, width> pack;
-    if constexpr (sizeof(pack) <= 16) {
+DEVICE void load_pack(Pack<T, width>& pack, const T* from) {
+    constexpr int size = sizeof(pack), piece = size % 16 == 0 ? 16 : size;
+    if constexpr (sizeof(T) < 4 && piece % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < size; i += piece) {
+            const Pack<u32, piece / 4> words = *(const Pack<u32, piece / 4>*)((const char*)from + i);
+#pragma unroll
+            for (int j = 0; j < piece / 4; j++) ((u32*)&pack)[i / 4 + j] = words.at[j];
+        }
+    } else if constexpr (size <= 16) {
         pack = *(const Pack<T, width>*)from;
     } else {
-        constexpr int piece = 16 / sizeof(T);
+        constexpr int part = 16 / sizeof(T);
 #pragma unroll
-        for (int i = 0; i < width; i += piece) *(Pack<T, piece>*)&pack.at[i] = *(const Pack<T, piece>*)(from + i);
+        for (int i = 0; i < width; i += part) *(Pack<T, part>*)&pack.at[i] = *(const Pack<T, part>*)(from + i);
     }
-    return pack;
 }
 // Values as they are stored; halves are rounded two at a time (PTX ISA, "cvt").
 DEVICE u32 round_pair(float low, float high, bf16) {
@@ -96,7 +103,7 @@ DEVICE void keep_pack(Pack<T, width>& slot, const T* from) {
         for (int i = 0; i < size; i += piece)
             keep_piece<piece>(to + i, (const char*)from + i);
     } else {
-        slot = load_pack<T, width>(from);
+        load_pack(slot, from);
     }
 }
 // Ends a line's copies, and waits for those of all lines but the last `later`.
@@ -119,6 +126,37 @@ DEVICE void merge_lanes(S& state) {
     }
 }
 
+// The states of several lines over an aligned group of `lanes`; both are powers of two. As long as a lane has two lines, it gives one half of
+// them to a partner for the partner's other half; then partners merge what they have both. Where there are as many lanes as lines or more,
+// `lanes / lines` neighbours end with the merge of one line, else each lane with those of `lines / lanes` lines, the first ones of `states`.
+template <int lanes, class S, int lines>
+DEVICE void merge_lines(S (&states)[lines]) {
+    if constexpr (lanes > 1 && lines > 1) {
+        union Words { S value; u32 words[sizeof(S) / 4]; __device__ Words() {} };
+        S kept[lines / 2];
+        const bool upper = (threadIdx.x & (lanes / 2)) != 0;
+#pragma unroll
+        for (int i = 0; i < lines / 2; i++) {
+            // Words are chosen, not states: a choice of states would be one of addresses, in local memory.
+            Words low, high, own, given;
+            low.value = states[i];
+            high.value = states[lines / 2 + i];
+#pragma unroll
+            for (int w = 0; w < (int)sizeof(S) / 4; w++) {
+                own.words[w] = upper ? high.words[w] : low.words[w];
+                given.words[w] = __shfl_xor_sync(0xffffffffu, upper ? low.words[w] : high.words[w], lanes / 2);
+            }
+            own.value.merge(given.value);
+            kept[i] = own.value;
+        }
+        merge_lines<lanes / 2>(kept);
+#pragma unroll
+        for (int i = 0; i < lines / 2; i++) states[i] = kept[i];
+    } else if constexpr (lanes > 1) {
+        merge_lanes<lanes>(states[0]);
+    }
+}
+
 // Every thread of a block ends with the merge of all. Calls with the same `turn` (0 or 1) must have a barrier between them.
 template <int threads, class S>
 DEVICE void merge_block(S& state, int turn) {
@@ -136,14 +174,13 @@ DEVICE void merge_block(S& state, int turn) {
 // The counter is zero before and after.
 DEVICE bool comes_last(u32* counter, u32 blocks) {
     __shared__ u32 before;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0 && threadIdx.y == 0) {
-        before = atomicAdd(counter, 1u);
+        // Releases what the block's threads wrote before the barrier, and acquires what other blocks released (PTX ISA, "Causality order").
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
         if (before == blocks - 1) *counter = 0;
     }
     __syncthreads();
-    __threadfence();
     return before == blocks - 1;
 }
 

@@ -27,6 +27,24 @@ DEVICE void warp_merge(S& state) {
     }
 }
 
+// Every one of eight neighbouring lanes, of which all are there, ends with the merge of the eight.
+template <class S>
+DEVICE void merge_eight(S& state) {
+    const u32 lanes = 0xffu << (threadIdx.x & 24);
+#pragma unroll
+    for (int step = 4; step > 0; step /= 2) {
+        static_assert(sizeof(S) % 4 == 0, "whole words");
+        union Words { S value; u32 words[sizeof(S) / 4]; __device__ Words() {} } in, out;
+        in.value = state;
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof(S) / 4); i++) out.words[i] = __shfl_xor_sync(lanes, in.words[i], step);
+        // The lower lane's comes first on both sides, so that partners agree bit for bit.
+        S low = (threadIdx.x & step) == 0 ? state : out.value;
+        low.merge((threadIdx.x & step) == 0 ? out.value : state);
+        state = low;
+    }
+}
+
 // Every thread of a 1-d block of `threads` ends with the merge of all; `shared` holds threads / 32 states.
 template <int threads, class S>
 DEVICE void block_merge(S& state, S* shared) {

@@ -120,7 +120,9 @@ impl<'a> Block<'a> {
             let few = self.few.filter(|few| few.is_best_for(rows));
             few.map_or_else(|| Way::Products(self.engines(rows)), Way::Few)
         });
-        let tokens = self.few.map_or_else(Vec::new, |few| few_tokens(few, &self.ids.layout.shape[0], self.choices));
+        let tokens = self.few.map_or_else(Vec::new, |few| {
+            few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &self.ids.layout.shape[0], self.choices)
+        });
         // So few tokens are few rows for each expert.
         any[0].1 = tokens.iter().fold(any[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
         any.retain(|(_, when)| !when.is(0));
@@ -169,7 +171,9 @@ impl<'a> Block<'a> {
         let at_these = |when: &Dim| when.eval(&[(TOKENS.into(), tokens)].into_iter().collect()) == Ok(1);
         let tokens_dim = Dim::symbol(TOKENS);
         let rows = RowCount::by_expert(self.emitter.target, dtype, &(tokens_dim.clone() * Dim::from(self.choices)), self.experts);
-        let few_of_tokens = self.few.map_or_else(Vec::new, |few| few_tokens(few, &tokens_dim, self.choices));
+        let few_of_tokens = self.few.map_or_else(Vec::new, |few| {
+            few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &tokens_dim, self.choices)
+        });
         let of_tokens = few_of_tokens.iter().filter(|(_, when)| at_these(when));
         of_tokens.for_each(|(few, _)| add(Candidate::Tokens(*few, few.tile().0)));
         for count in rows.iter().filter(|count| at_these(&count.when)) {
@@ -188,7 +192,7 @@ impl<'a> Block<'a> {
         let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
         let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
         let swapped = |rows_of: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
-            Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows), rows_of, depth, weights)
+            Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows, &elements(self.ids)), rows_of, depth, weights)
         };
         let up = swapped(&Strides::of_rows(x), &x.layout.shape[1], lanes);
         if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {

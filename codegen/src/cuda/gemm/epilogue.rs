@@ -43,6 +43,27 @@ struct Load {
     at: String,
 }
 
+/// A reduction along rows of a result that is not stored: its parts, of neighbouring columns each, are.
+pub(super) struct Part {
+    /// The result.
+    pub result: usize,
+    /// The type of a part.
+    pub state: String,
+    /// Where parts lie, row by row.
+    pub scratch: usize,
+    /// Columns of a part, and parts of a row.
+    pub width: i64,
+    pub each: i64,
+}
+
+/// The parts of an epilogue whose captures are read ahead.
+pub(super) struct Fetched {
+    /// Statements that declare `Held`, what a visit needs, and the lambda `fetch(m, n)` that reads it.
+    pub declare: String,
+    /// The lambda `visit(m, n, values, held)` that stores a run of columns.
+    pub visit: String,
+}
+
 /// An epilogue: `program` takes the accumulators of each lane, then the captures.
 pub(super) struct Epilogue<'a> {
     pub program: &'a Program,
@@ -60,6 +81,8 @@ pub(super) struct Epilogue<'a> {
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
     pub staged: Option<usize>,
+    /// Results that are reduced along their rows.
+    pub parts: &'a [Part],
     /// A result that is not stored but goes to `staged[m * pitch + n]` of shared memory, and the pitch.
     pub folded: Option<(usize, i64)>,
 }
@@ -70,8 +93,8 @@ impl Epilogue<'_> {
         Ok(format!("tile.each({});\n", self.visit(kernel, lanes)?))
     }
 
-    /// The same, where the tile reads what several visits need before the first of them.
-    pub fn store_fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
+    /// The same in parts, for tiles that read what several visits need before the first of them.
+    pub fn fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<Fetched> {
         let mut loads = Vec::new();
         for i in 0..self.captures.len() {
             self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
@@ -81,17 +104,27 @@ impl Epilogue<'_> {
             fields += &format!("{ty} {name};\n");
             fetches += &format!("held.{name} = *(const {ty}*)&{at};\n");
         }
+        if self.keeps_row() {
+            fields += "i32 row;\n";
+            fetches += "held.row = (i32)row;\n";
+        }
         let (columns, rows) = (kernel.dim(&self.columns), self.rows());
         let visit = self.visiting(kernel, lanes, true)?;
-        Ok(format!(
+        let declare = format!(
             "struct Held {{\n{fields}}};\nconst auto fetch = [&](int m, int n) {{\nHeld held{{}};\nconst i64 column = n0 + n;\n\
-             if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\ntile.each(fetch, {visit});\n"
-        ))
+             if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\n"
+        );
+        Ok(Fetched { declare, visit })
     }
 
     /// The lambda that stores a run of columns of such a tile.
     pub fn visit(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
         self.visiting(kernel, lanes, false)
+    }
+
+    /// What is read ahead for long runs includes the row.
+    fn keeps_row(&self) -> bool {
+        self.run > 2
     }
 
     /// Statements that find the row of a visit.
@@ -126,6 +159,10 @@ impl Epilogue<'_> {
             declare += &format!("Pack<{ty}, {}> q{i};\n", self.run);
             args.push(format!("q{i}.at[e]"));
             zero += &format!("q{i}.at[e] = cast<{ty}>(0.0f);\n");
+            if let Some(part) = self.parts.iter().find(|part| part.result == i) {
+                stores += &self.store_part(kernel, part);
+                continue;
+            }
             let Some(output) = self.outputs.get(i) else {
                 let pitch = self.folded.filter(|&(result, _)| result == i).map(|(_, pitch)| pitch);
                 let stage = |pitch| format!("for (int e = 0; e < {}; e++) staged[m * {pitch} + n + e] = q{i}.at[e];\n", self.run);
@@ -134,11 +171,12 @@ impl Epilogue<'_> {
             };
             stores += &if self.staged == Some(i) {
                 format!("tile.stage(m, n, q{i});\n")
-            } else if self.in_pairs(output) && output.column_stride.is(1) {
-                format!("*(Pack<{ty}, 2>*)&{} = q{i};\n", output.at(kernel, "column"))
+            } else if self.in_runs(output) && output.column_stride.is(1) {
+                format!("*(Pack<{ty}, {}>*)&{} = q{i};\n", self.run, output.at(kernel, "column"))
             } else if self.take_turns(i) {
-                let (at, odd) = (output.at(kernel, "column"), i + 1);
-                format!("*(Pack<{ty}, 4>*)&{at} = Pack<{ty}, 4>{{{{q{i}.at[0], q{odd}.at[0], q{i}.at[1], q{odd}.at[1]}}}};\n")
+                let (at, odd, both) = (output.at(kernel, "column"), i + 1, 2 * self.run);
+                let turns: Vec<String> = (0..self.run).map(|e| format!("q{i}.at[{e}], q{odd}.at[{e}]")).collect();
+                format!("*(Pack<{ty}, {both}>*)&{at} = Pack<{ty}, {both}>{{{{{}}}}};\n", turns.join(", "))
             } else if i > 0 && self.take_turns(i - 1) {
                 String::new()
             } else {
@@ -161,27 +199,47 @@ impl Epilogue<'_> {
         }
         let (run, valid) = match self.run {
             1 => (1, "1".to_string()),
-            run => (run, format!("column + 1 < {columns} ? {run} : 1")),
+            run if divisible(&self.columns, run as i64) => (run, run.to_string()),
+            run => (run, format!("column + {run} <= {columns} ? {run} : (int)({columns} - column)")),
         };
         let held = if fetched { ", [[maybe_unused]] const Held& held" } else { "" };
+        let rows = match fetched && self.keeps_row() {
+            true => "[[maybe_unused]] const i64 row = held.row, place = start + m;\n".to_string(),
+            false => self.rows(),
+        };
         Ok(format!(
             "[&](int m, int n, const auto& acc{held}) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
-             {}const int valid = {valid};\n{declare}\
-             #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}",
-            self.rows()
+             {rows}const int valid = {valid};\n{declare}\
+             #pragma unroll\nfor (int e = 0; e < {run}; e++) {{\nif (e >= valid) break;\n{call}}}\n{stores}}}"
         ))
     }
 }
 
 impl Epilogue<'_> {
+    /// Statements that store a visit's part of a reduction.
+    fn store_part(&self, kernel: &mut Kernel, part: &Part) -> String {
+        let Part { result, state, scratch, width, each } = part;
+        let (to, run) = (kernel.scratch(state, *scratch), self.run as i64);
+        if *width < run {
+            return format!(
+                "for (int e = 0; e < valid; e++) {{\n{state} part;\npart.add(q{result}.at[e], 0);\n{to}[row * {each} + column + e] = part;\n}}\n"
+            );
+        }
+        // Wider parts are those of eight neighbouring lanes.
+        let (merge, first) = if *width > run { ("merge_eight(part);\n", "if (threadIdx.x % 8 == 0) ") } else { ("", "") };
+        format!(
+            "{{\n{state} part;\nfor (int e = 0; e < valid; e++) part.add(q{result}.at[e], e);\n{merge}{first}{to}[row * {each} + column / {width}] = part;\n}}\n"
+        )
+    }
+
     /// Column `e` of capture `i`, as arithmetic sees it. What a visit reads at once joins `loads`: neighbouring columns that lie together, or the
     /// one value of a row.
     fn read(&self, kernel: &mut Kernel, i: usize, dtype: DType, loads: &mut Vec<Load>) -> Emit<String> {
         let capture = &self.captures[i];
         let ty = ctype::storage(dtype)?;
-        let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, 2));
-        if self.in_pairs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
-            loads.push(Load { ty: format!("Pack<{ty}, 2>"), name: format!("c{i}"), at: capture.at(kernel, "column") });
+        let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, self.run as i64));
+        if self.in_runs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
+            loads.push(Load { ty: format!("Pack<{ty}, {}>", self.run), name: format!("c{i}"), at: capture.at(kernel, "column") });
             return Ok(format!("up(c{i}.at[e])"));
         }
         if capture.column_stride.is(0) {
@@ -194,7 +252,7 @@ impl Epilogue<'_> {
             let even = if self.interleave(i, other) { i } else { other };
             if i < other {
                 let at = self.captures[even].at(kernel, "column");
-                loads.push(Load { ty: format!("Pack<{ty}, 4>"), name: format!("c{even}"), at });
+                loads.push(Load { ty: format!("Pack<{ty}, {}>", 2 * self.run), name: format!("c{even}"), at });
             }
             return Ok(format!("up(c{even}.at[2 * e + {}])", usize::from(i != even)));
         }
@@ -215,14 +273,15 @@ impl Epilogue<'_> {
             && a.row_stride == b.row_stride
             && a.base == b.base
             && a.absent == b.absent
-            && self.in_pairs(a)
-            && divisible(&a.row_stride, 4)
-            && divisible(offset, 4)
+            && self.in_runs(a)
+            && divisible(&a.row_stride, 2 * self.run as i64)
+            && divisible(offset, 2 * self.run as i64)
     }
 
-    /// A visit's two columns both exist, and start on an even element of a row.
-    fn in_pairs(&self, place: &Place) -> bool {
-        self.run == 2 && divisible(&place.row_stride, 2) && divisible(&self.columns, 2)
+    /// A visit's columns all exist, and start on a multiple of their number in a row.
+    fn in_runs(&self, place: &Place) -> bool {
+        let run = self.run as i64;
+        run > 1 && divisible(&place.row_stride, run) && divisible(&self.columns, run)
     }
 
     /// Results `i` and `i + 1` take turns in one tensor.
@@ -230,7 +289,7 @@ impl Epilogue<'_> {
         let (Some(a), Some(b)) = (self.outputs.get(i), self.outputs.get(i + 1)) else { return false };
         let dtypes = [i, i + 1].map(|i| self.program.results[i].1);
         a.pointer == b.pointer
-            && [a, b].iter().all(|place| place.column_stride.is(2) && self.in_pairs(place))
+            && [a, b].iter().all(|place| place.column_stride.is(2) && self.in_runs(place))
             && (a.base.as_str(), b.base.as_str()) == ("0", "1")
             && dtypes[0] == dtypes[1]
             && dtypes[0].size() <= 4

@@ -77,7 +77,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Mai
     emitter.launch(
         kernel,
         Code {
-            headers: main.headers(),
+            headers: main.headers().into_iter().chain(product.headers()).collect(),
             items,
             body: text,
             threads,

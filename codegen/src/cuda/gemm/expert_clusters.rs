@@ -68,7 +68,8 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Wgm
     let items = program::function("epilogue", product.program, Results::Stored)?;
     let setup = format!("wait_for_kernel_before();\n{}{setup}", kernel.reads_from_here());
     let short = product.program.results.iter().all(|(_, dtype)| dtype.is_float() && dtype.size() == 2);
-    let code = Persistent { setup, locate, produce, load_b, gathered, store, short }.code(main, dtype, &items)?;
+    let mut code = Persistent { setup, locate, produce, load_b, gathered, store, short }.code(main, dtype, &items)?;
+    code.headers.extend(product.headers());
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
     Ok(())
 }

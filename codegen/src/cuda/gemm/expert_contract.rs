@@ -5,15 +5,16 @@ use super::{
         emitter::{Emitter, elements, tensor, tensors},
         error::Emit,
     },
-    dispatch,
+    dispatch, expert_captured, expert_fold,
     expert_product::{Engine, ExpertProduct, Rows, Target},
     experts::experts_of,
+    fold,
     main_loop::{MainLoop, RowCount},
     swapped::{Swapped, Variant},
     wgmma::{Strides, Wgmma},
 };
 use crate::Step;
-use eglu_ir::ops::ExpertContract;
+use eglu_ir::{DType, Dim, ops::ExpertContract};
 
 /// Rows that may repeat, gathered by expert, times each lane; the program while accumulators are in registers.
 pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: &ExpertContract) -> Emit<()> {
@@ -22,10 +23,16 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
     let (tables, captures) = captures.split_at(op.tables);
     let rows = if op.grouped { x.layout.shape[0].clone() } else { elements(ids) };
     let (experts, columns) = (experts_of(weights[0])?, weights[0].layout.shape[1].as_const());
-    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, &rows, experts), |rows| {
+    let all = &rows;
+    let cases = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
         let swapped =
             |variant| Swapped::choose(emitter.target, [x.dtype; 2], variant, &Strides::of_rows(x), &x.layout.shape[1], weights);
-        if let Some(Ok(main)) = side_by_side(emitter, step, op).then(|| swapped(Variant::of(rows))) {
+        let variant = if captures.is_empty() {
+            side_by_side(emitter, step, op).then(|| Variant::of(rows, all))
+        } else {
+            captured(op, x.dtype, &weights[0].layout.shape[1]).then(|| Variant::captured(rows))
+        };
+        if let Some(Ok(main)) = variant.map(swapped) {
             return Engine::Swapped(main);
         }
         match Wgmma::choose(emitter.target, x.dtype, rows, &Strides::of_rows(x), weights) {
@@ -38,7 +45,10 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         true => dispatch::by_offsets(emitter, ids, experts, &rows, &heights)?,
         false => dispatch::by_ids(emitter, ids, experts, &heights, true)?,
     };
+    let program = fold::unrounded(&op.program, op.folds.len());
+    let width = columns.unwrap_or_default();
     for (engine, when) in cases {
+        let parts = expert_fold::parts(emitter, op, &engine, &rows, width)?;
         let product = ExpertProduct {
             name: "expert_contract",
             dtype: x.dtype,
@@ -48,23 +58,34 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
             weights: weights.iter().map(|&w| w.clone()).collect(),
             biases: tables.to_vec(),
             captures: captures.to_vec(),
-            program: &op.program,
-            target: Target::Tensors { outputs: &step.outputs, packed: op.packed, interleaved: op.interleaved },
+            program: &program,
+            parts,
+            target: Target::Tensors {
+                outputs: &step.outputs[..step.outputs.len() - op.folds.len()],
+                packed: op.packed,
+                interleaved: op.interleaved,
+            },
             unordered: !op.grouped,
             dispatched: &dispatched,
             engine,
-            when,
+            when: when.clone(),
             zero_dropped: false,
         };
         product.emit(emitter)?;
+        expert_fold::merge(emitter, step, op, &product.parts, &rows, &when)?;
     }
     Ok(())
+}
+
+/// True if the swapped main loop can read the captures.
+fn captured(op: &ExpertContract, dtype: DType, columns: &Dim) -> bool {
+    op.lanes == 1 && op.tables == 0 && expert_captured::fits(&op.program, op.folds.len(), dtype, columns)
 }
 
 /// True if the program takes nothing but products and biases, and its results are tensors of 16 bits whose columns are neighbours and whose
 /// rows lie in one order.
 fn side_by_side(emitter: &Emitter, step: &Step, op: &ExpertContract) -> bool {
-    let plain = op.program.params.len() == op.lanes + op.tables && !(op.packed > 0 && op.interleaved);
+    let plain = op.folds.is_empty() && op.program.params.len() == op.lanes + op.tables && !(op.packed > 0 && op.interleaved);
     let short = op.program.results.iter().all(|(_, dtype)| dtype.size() == 2 && dtype.is_float());
     let mut ordered = step.outputs.iter().map(|output| emitter.is_ordered(output));
     let first = ordered.next();

@@ -83,6 +83,7 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
         dropped: None,
         run: 2,
         staged: None,
+        parts: &[],
         folded: None,
     };
     text += &epilogue.store(&mut kernel, 1)?;

@@ -5,10 +5,10 @@ use super::{
         ctype,
         emitter::Emitter,
         error::Emit,
-        kernel::{Kernel, broadcast_strides, divisible},
+        kernel::{Header, Kernel, broadcast_strides, divisible},
     },
     dispatch::Dispatched,
-    epilogue::{Epilogue, Place},
+    epilogue::{Epilogue, Fetched, Part, Place},
     expert_blocks, expert_clusters, expert_swapped,
     main_loop::MainLoop,
     swapped::Swapped,
@@ -102,6 +102,8 @@ pub(super) struct ExpertProduct<'a> {
     /// Further captures, which broadcast against `[S, N]`.
     pub captures: Vec<&'a TensorRef>,
     pub program: &'a Program,
+    /// Results that are reduced along their rows; the program's last.
+    pub parts: Vec<Part>,
     pub target: Target<'a>,
     /// Results go back to where their ids stood, but for tensors in expert order.
     pub unordered: bool,
@@ -113,6 +115,11 @@ pub(super) struct ExpertProduct<'a> {
 }
 
 impl ExpertProduct<'_> {
+    /// What its kernel includes besides its main loop.
+    pub fn headers(&self) -> impl Iterator<Item = Header> {
+        [Header::Warp, Header::Reduce].into_iter().filter(|_| !self.parts.is_empty())
+    }
+
     /// Emits its kernel.
     pub fn emit(&self, emitter: &mut Emitter) -> Emit<()> {
         match self.engine {
@@ -129,6 +136,26 @@ impl ExpertProduct<'_> {
 
     /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
     pub fn store(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
+        let Fetched { declare, visit } = match self.engine {
+            Engine::Blocks(..) => return self.finish(emitter, kernel, order, start, 2)?.store(kernel, self.weights.len()),
+            _ => self.epilogue(emitter, kernel, order, start, 2)?,
+        };
+        Ok(format!("{declare}tile.each(fetch, {visit});\n"))
+    }
+
+    /// The same for tiles that read ahead and bring `run` columns a visit.
+    pub fn epilogue(
+        &self,
+        emitter: &Emitter,
+        kernel: &mut Kernel,
+        order: Option<&str>,
+        start: &str,
+        run: usize,
+    ) -> Emit<Fetched> {
+        self.finish(emitter, kernel, order, start, run)?.fetched(kernel, self.weights.len())
+    }
+
+    fn finish(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str, run: usize) -> Emit<Epilogue<'_>> {
         let columns = self.columns().clone();
         let mut captures = Vec::new();
         for bias in &self.biases {
@@ -162,7 +189,7 @@ impl ExpertProduct<'_> {
         };
         let dropped = self.zero_dropped.then_some("work.expert < 0");
         let place = Some(format!("{start} + m"));
-        let epilogue = Epilogue {
+        Ok(Epilogue {
             program: self.program,
             captures,
             outputs,
@@ -170,14 +197,11 @@ impl ExpertProduct<'_> {
             row,
             place,
             dropped,
-            run: 2,
+            run,
             staged: None,
+            parts: &self.parts,
             folded: None,
-        };
-        match self.engine {
-            Engine::Clusters(_) => epilogue.store_fetched(kernel, self.weights.len()),
-            _ => epilogue.store(kernel, self.weights.len()),
-        }
+        })
     }
 
     /// The results, none of which are interleaved.

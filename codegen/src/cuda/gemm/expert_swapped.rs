@@ -8,6 +8,7 @@ use super::{
         kernel::{Kernel, byte_offset, divisible},
         program::{self, Results},
     },
+    expert_captured,
     expert_product::{ExpertProduct, ProductResult, Rows},
     swapped::{Persistent, Swapped},
     wgmma::resident_grid,
@@ -59,24 +60,30 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
             false
         }
     };
-    let Store { prepare, before, after } = store(emitter, &mut kernel, product, order.as_deref())?;
+    let captured = !product.captures.is_empty();
+    let Store { prepare, before, after } = match captured {
+        true => expert_captured::store(emitter, &mut kernel, product, order.as_deref())?,
+        false => store(emitter, &mut kernel, product, order.as_deref())?,
+    };
+    let setup = if captured { kernel.reads_from_here() + &setup } else { setup };
     let consume = format!(
         "{before}SwappedTile<Shape, {gathered}>::Sums sums;\ntile.multiply(sums, work.expert < 0 ? 0 : {k}, work.rows);\n{after}"
     );
     let items = program::function("epilogue", product.program, Results::Stored)?;
-    let code = Persistent { setup, feed, gathered, prepare, consume }.code(main, dtype, &items)?;
+    let mut code = Persistent { setup, feed, gathered, prepare, consume, captured }.code(main, dtype, &items)?;
+    code.headers.extend(product.headers());
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * product.when.clone()));
     Ok(())
 }
 
 /// Statements of the consumers around the products.
-struct Store {
+pub(super) struct Store {
     /// Before any work.
-    prepare: String,
+    pub prepare: String,
     /// Before the products of some work.
-    before: String,
+    pub before: String,
     /// After them: they store `sums`.
-    after: String,
+    pub after: String,
 }
 
 fn store(emitter: &Emitter, kernel: &mut Kernel, product: &ExpertProduct<'_>, order: Option<&str>) -> Emit<Store> {

@@ -35,6 +35,7 @@ pub(in super::super) fn grouped_mm(emitter: &mut Emitter, step: &Step) -> Emit<(
             biases: vec![],
             captures: vec![],
             program: &program,
+            parts: vec![],
             target: Target::Tensor(&step.outputs[0]),
             unordered: false,
             dispatched: &dispatched,
@@ -67,6 +68,7 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
             biases: bias.into_iter().collect(),
             captures: vec![],
             program: &program,
+            parts: vec![],
             target: Target::Tensor(&step.outputs[0]),
             unordered: !emitter.is_ordered(&step.outputs[0]),
             dispatched: &dispatched,
@@ -81,11 +83,11 @@ pub(in super::super) fn expert_matmul(emitter: &mut Emitter, step: &Step) -> Emi
 
 /// The engines of `x [S, K]` times one matrix `[N, K]` for each expert, each with when it runs.
 fn single(emitter: &Emitter, x: &TensorRef, weight: &TensorRef, experts: i64, stored: DType) -> Vec<(Engine, Dim)> {
-    let [rows, depth] = [0, 1].map(|i| &x.layout.shape[i]);
+    let [all, depth] = [0, 1].map(|i| &x.layout.shape[i]);
     let columns = weight.layout.shape[1].as_const();
     let strides = Strides::of_rows(x);
-    RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, rows, experts), |rows| {
-        let variant = Variant::of(rows);
+    RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
+        let variant = Variant::of(rows, all);
         if let Ok(main) = Swapped::choose(emitter.target, [x.dtype, stored], variant, &strides, depth, &[weight]) {
             return Engine::Swapped(main);
         }

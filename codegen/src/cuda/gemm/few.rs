@@ -31,11 +31,9 @@ const SPLIT_DEPTH: i64 = 2048;
 const MOST_ROWS: i64 = 16;
 /// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
 /// H200, what ends a unit and begins the next takes more than two launches do.
-const HEAVY: i64 = 20 << 20;
-/// Groups of consumers.
-const GROUPS: u32 = 2;
-/// With a warp that loads weights and one that copies rows.
-const THREADS: u32 = GROUPS * 128 + 64;
+const HEAVY: i64 = 0;
+/// Units for each block below which they are made smaller.
+const ROUNDS: i64 = 2;
 
 /// The block's operands and what it makes of them.
 pub(super) struct Block<'a> {
@@ -72,6 +70,8 @@ pub(super) struct Few {
     down: bool,
     rows: u32,
     heavy: bool,
+    /// Units of the first projection have half as many columns.
+    narrow: bool,
 }
 
 impl Few {
@@ -99,7 +99,7 @@ impl Few {
         }
         let bytes = inner * (lanes.len() as i64 * depth + outer) * 2;
         // Twice the average holds all rows of nearly every expert, if routing is even.
-        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY })
+        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY, narrow: false })
     }
 
     /// Whether it is the fastest, too, for about so many rows an expert and more tokens than it orders by itself.
@@ -125,24 +125,44 @@ impl Few {
         }
     }
 
+    /// Groups of consumers: while one multiplies the others finish their units, which takes a few round trips to L2.
+    fn groups(self) -> u32 {
+        if self.rows <= 16 { 4 } else { 3 }
+    }
+
+    /// With a warp that loads weights and one that copies rows.
+    fn threads(self) -> u32 {
+        self.groups() * 128 + 64
+    }
+
     /// Columns of the gated product in a unit.
     fn columns(self) -> i64 {
-        if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 }
+        let whole = if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 };
+        if self.narrow { whole / 2 } else { whole }
+    }
+
+    /// Rows of weights in such a unit.
+    fn up_rows(self) -> i64 {
+        if self.narrow { WEIGHT_ROWS / 2 } else { WEIGHT_ROWS }
     }
 
     fn shared_bytes(self) -> u32 {
         let stage = BOXES * (64 + self.rows) * 128;
         // Stages from a multiple of 1024 on, two barriers for each; then a queue of four units, and a barrier for each group.
-        1024 + self.stages() * (stage + 16) + 4 * 24 + GROUPS * 8
+        1024 + self.stages() * (stage + 16) + 4 * 24 + self.groups() * 8
     }
 }
 
 /// Where the kernel for few tokens runs: each of its sizes, with 1 where there are so many tokens and else 0.
-pub(super) fn few_tokens(few: Few, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
+pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
     let most = if few.heavy { TOKENS } else { FEWEST_TOKENS }.min(IDS / choices);
     let above = |limit: i64| Dim::min(&tokens.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
     let beyond_8 = above(most.min(FEWEST_TOKENS));
-    let cases = [(few.of_tokens(8), Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
+    // One token's units are few: with smaller ones no block has the double of what another has.
+    let units = inner.as_const().map_or(i64::MAX, |inner| choices * inner / few.columns());
+    let narrow = few.up == (Features::Stacked, false) && units < ROUNDS * resident_grid(target).as_const().unwrap_or(0);
+    let fewest = Few { narrow, ..few.of_tokens(8) };
+    let cases = [(fewest, Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
     cases.into_iter().filter(|(_, when)| most > 0 && !when.is(0)).collect()
 }
 
@@ -167,7 +187,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     let (prefetch, load) = load_weights(&mut kernel, block, few);
     let [h, i] = [&outer, &inner].map(|dim| kernel.dim(dim));
     let k = kernel.dim(&depth);
-    let (columns, rows) = (few.columns(), few.rows);
+    let (columns, rows, groups) = (few.columns(), few.rows, few.groups());
     let mut waits = vec![x.clone()];
     let (slots, count, store) = match *finish {
         Finish::Rows(dispatched, to) => {
@@ -180,7 +200,9 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
             let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
-        Finish::Sums(weights, out, target) => sums(emitter, &mut kernel, block, splits, [weights, out], target, &mut waits)?,
+        Finish::Sums(weights, out, target) => {
+            sums(emitter, &mut kernel, (block, few), splits, [weights, out], target, &mut waits)?
+        }
     };
     let gating = {
         let values = (0..block.lanes.len()).map(|lane| match few.up.0 {
@@ -191,12 +213,12 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     };
     let waits: String = waits.iter().map(|pointer| format!("read_from_here({pointer});\n")).collect();
     let body = format!(
-        "using Shape = FewShape<{ty}, {rows}, {}, {GROUPS}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{GROUPS}];\n\
+        "using Shape = FewShape<{ty}, {rows}, {}, {groups}, {}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
          if (threadIdx.x == Shape::consumers) {{\n{prefetch}}}\nFewRing<Shape> ring(shared);\nwait_for_kernel_before();\n{waits}\
          const FewCounters counters({counters}, (int)(({h} + 63) / 64));\nconst int claimed = few_claim<Shape>(counters);\n{slots}\
          const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}}};\n\
          if (threadIdx.x < Shape::consumers) {{\nFewSums<Shape>& sums = all_sums[threadIdx.x / 128];\n\
-         for (int q = threadIdx.x / 128;; q += {GROUPS}) {{\nconst int unit = ring.next_unit(q);\n\
+         for (int q = threadIdx.x / 128;; q += {groups}) {{\nconst int unit = ring.next_unit(q);\n\
          if (unit >= plan.total()) break;\nconst FewUnit work = few_unit(plan, unit);\nconst RowTile slot = slots.slot(work.slot);\n\
          [[maybe_unused]] const i64 expert = slot.expert;\nif (!work.down) {{\n\
          few_multiply<Shape, UpProduct, {}>(ring, work, q, sums);\n\
@@ -212,6 +234,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
          few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
         few.stages(),
+        few.up_rows(),
         kernel.dim(&split_depth),
         few.up.1,
         few.down,
@@ -225,7 +248,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
         vec![Header::ShortResults, Header::Math, Header::Rows, Header::Mma, Header::Hopper, Header::FewTokens, Header::FewRows];
     let shared_bytes = few.shared_bytes();
     let code =
-        Code { headers, items, body, threads: [THREADS, 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
+        Code { headers, items, body, threads: [few.threads(), 1], residents: 1, shared_bytes, overlaps: true, ..Code::default() };
     emitter.launch(kernel, code, flat(resident_grid(emitter.target) * when));
     Ok(())
 }
@@ -235,7 +258,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
 fn sums(
     emitter: &mut Emitter,
     kernel: &mut Kernel,
-    block: &Block<'_>,
+    (block, few): (&Block<'_>, Few),
     splits: i64,
     [weights, out]: [&TensorRef; 2],
     target: DType,
@@ -253,12 +276,12 @@ fn sums(
     let at = |names: [&str; 2]| names.map(String::from);
     let id = kernel.offset(&at(["t", "j"]), &ids.layout.strides);
     let scale_at = kernel.offset(&at(["t", "j"]), &weights.layout.strides);
-    let stored = ctype::storage(target)?;
+    let (stored, threads) = (ctype::storage(target)?, few.threads());
     let slots = format!(
         "const auto id_at = [&](int i) {{\nconst int t = i / {choices}, j = i % {choices};\nreturn {from}[{id}];\n}};\n\
          __shared__ FewTokens slots;\nslots.fill<{experts}>(id_at, (int){t} * {choices}, {choices});\n\
          // Nobody is named: there is nothing to add up.\nif (slots.slots == 0)\n\
-         for (i64 at = blockIdx.x * {THREADS} + threadIdx.x; at < {t} * {h}; at += gridDim.x * {THREADS}) {to}[at] = cast<{stored}>(0.0f);\n"
+         for (i64 at = blockIdx.x * {threads} + threadIdx.x; at < {t} * {h}; at += gridDim.x * {threads}) {to}[at] = cast<{stored}>(0.0f);\n"
     );
     let project = project(kernel, block, "sum")?;
     let store = format!(
@@ -281,7 +304,7 @@ fn sums(
 fn load_weights(kernel: &mut Kernel, block: &Block<'_>, few: Few) -> (String, String) {
     let (feature, across) = few.up;
     let stacked = feature == Features::Stacked;
-    let height = if stacked { 32 } else { 64 };
+    let height = if stacked { few.columns() as u32 } else { 64 };
     let mut lines = |which: (Features, bool), weights: &[&TensorRef], depth: &Dim, height: u32, first: &str| {
         let names: Vec<String> = maps(which, weights, depth, height).into_iter().map(|map| kernel.tensor_map(map)).collect();
         let mut text = String::new();
@@ -346,7 +369,7 @@ mod tests {
     /// Rows of the kernels that run, by themselves ordering rows, at so many tokens.
     fn rows(few: Few, tokens: i64, choices: i64) -> Vec<u32> {
         let bindings = Bindings::from([("t".into(), tokens)]);
-        let cases = few_tokens(few, &Dim::symbol("t"), choices).into_iter();
+        let cases = few_tokens(Target { arch: 90 }, few, &Dim::from(14336), &Dim::symbol("t"), choices).into_iter();
         cases.filter(|(_, when)| when.eval(&bindings) == Ok(1)).map(|(few, _)| few.rows).collect()
     }
 
@@ -366,7 +389,7 @@ mod tests {
     fn shared_memory_holds_the_ring_and_what_lies_beside_it() {
         let few = few(4096, 14336).unwrap();
         for rows in [8, 16, 32] {
-            let sums = GROUPS * 64 * (rows + 1) * 4;
+            let sums = few.of_tokens(rows).groups() * 64 * (rows + 1) * 4;
             let bytes = few.of_tokens(rows).shared_bytes() + sums + 4096;
             assert!(bytes <= 227 << 10, "{rows}: {bytes}");
         }

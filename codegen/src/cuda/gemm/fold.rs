@@ -34,10 +34,10 @@ pub(super) fn folds(op: &Contract) -> Vec<Fold> {
     kinds.map(|((&kind, &group), &(_, stored))| Fold { kind, group: group as i64, stored }).collect()
 }
 
-/// The program with what is reduced left unrounded.
-pub(super) fn unrounded(op: &Contract) -> Program {
-    let mut program = (*op.program).clone();
-    let first = program.results.len() - op.folds.len();
+/// A program with what is reduced, its last `folds` results, left unrounded.
+pub(super) fn unrounded(program: &Program, folds: usize) -> Program {
+    let mut program = program.clone();
+    let first = program.results.len() - folds;
     program.results[first..].iter_mut().for_each(|(_, dtype)| *dtype = dtype.opmath());
     program
 }

@@ -19,7 +19,12 @@ pub(in super::super) fn find(plan: &Plan) -> HashSet<BufferId> {
     let mut writers: HashMap<BufferId, (Key, Dim)> = HashMap::new();
     for step in &plan.steps {
         let Some((key, rows)) = order_of(step) else { continue };
-        for output in step.outputs.iter().filter(|output| output.layout.shape.len() == 2 && output.layout.shape[0] == rows) {
+        // Sums of rows stay where their ids stand.
+        let sums = if let Op::ExpertContract(op) = &step.op { op.folds.len() } else { 0 };
+        for output in step.outputs[..step.outputs.len() - sums]
+            .iter()
+            .filter(|output| output.layout.shape.len() == 2 && output.layout.shape[0] == rows)
+        {
             writers.insert(output.buffer, (key.clone(), rows.clone()));
         }
     }

@@ -49,7 +49,7 @@ pub(in super::super) fn contract(emitter: &mut Emitter, step: &Step, op: &Contra
     let operands = tensors(step, 0)?;
     let (bs, captures) = operands[1..].split_at(op.lanes);
     let bs = bs.iter().map(|b| transposed(b)).collect();
-    let program = fold::unrounded(op);
+    let program = fold::unrounded(&op.program, op.folds.len());
     let product = Product::new("contract", operands[0].clone(), bs, captures.to_vec(), &program);
     emit(emitter, step, Product { packed: op.packed, interleaved: op.interleaved, folds: fold::folds(op), ..product })
 }
@@ -274,6 +274,7 @@ impl<'a> Product<'a> {
             dropped: None,
             run,
             staged: None,
+            parts: &[],
             folded: None,
         };
         Ok(epilogue)

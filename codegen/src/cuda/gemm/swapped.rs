@@ -50,6 +50,9 @@ pub(super) struct Variant {
 const ALONE: Variant = Variant { rows: 160, stages: 4, blocks: 1, pass: 64 };
 const SHARING: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 80 };
 const HIGH: Variant = Variant { rows: 176, stages: 4, blocks: 2, pass: 32 };
+/// For epilogues that read what is beside the products: registers are left for that.
+const CAPTURED_ALONE: Variant = Variant { blocks: 1, ..CAPTURED };
+const CAPTURED: Variant = Variant { rows: 144, stages: 4, blocks: 2, pass: 48 };
 
 /// The main loop for products of rows with one or two matrices for each expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,13 +64,23 @@ pub(super) struct Swapped {
 }
 
 impl Variant {
-    /// For about `rows` rows an expert; `None` stands for many.
-    pub fn of(rows: Option<i64>) -> Variant {
+    /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
+    pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
+        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(ALONE.rows)) {
+            // No expert has more. Each height that a block may have is a loop of its own to compile.
+            let rows = (all.max(1) as u32).next_multiple_of(16);
+            return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
+        }
         match rows {
             Some(rows) if rows <= i64::from(ALONE.rows) => ALONE,
             Some(_) => SHARING,
             None => HIGH,
         }
+    }
+
+    /// The same where the epilogue has captures.
+    pub fn captured(rows: Option<i64>) -> Variant {
+        if rows.is_some_and(|rows| rows <= i64::from(ALONE.rows)) { CAPTURED_ALONE } else { CAPTURED }
     }
 }
 
@@ -209,6 +222,8 @@ pub(super) struct Persistent {
     pub prepare: String,
     /// Statements that multiply and store some `work` with `tile`.
     pub consume: String,
+    /// The epilogue has captures.
+    pub captured: bool,
 }
 
 impl Persistent {
@@ -216,9 +231,13 @@ impl Persistent {
     pub fn code(self, main: Swapped, dtype: DType, items: &str) -> Emit<Code> {
         let ty = ctype::storage(dtype)?;
         let Variant { rows, stages, blocks, pass } = main.variant;
-        let Persistent { setup, feed, gathered, prepare, consume } = self;
+        let Persistent { setup, feed, gathered, prepare, consume, captured } = self;
         // Registers move from the producers to the consumers; copying rows takes some more than asking the copy engine for them.
-        let (given, taken, arrivals, guard) = if gathered { (72, 208, 128, "") } else { (40, 232, 0, "if (threadIdx.x == 0) ") };
+        let (given, taken, arrivals, guard) = match (gathered, captured) {
+            (true, true) => (56, 224, 128, ""),
+            (true, false) => (72, 208, 128, ""),
+            (false, _) => (40, 232, 0, "if (threadIdx.x == 0) "),
+        };
         let features = match main.features {
             Features::Plain => "plain",
             Features::Stacked => "stacked",
@@ -236,16 +255,18 @@ impl Persistent {
             main.across,
         );
         let stage = (rows + WEIGHT_ROWS) * DEPTH * 2;
+        let mut headers = vec![
+            Header::ShortResults,
+            Header::Math,
+            Header::Rows,
+            Header::Mma,
+            Header::Hopper,
+            Header::GemmWgmma,
+            Header::GemmSwapped,
+        ];
+        headers.extend(captured.then_some(Header::GemmCaptured));
         Ok(Code {
-            headers: vec![
-                Header::ShortResults,
-                Header::Math,
-                Header::Rows,
-                Header::Mma,
-                Header::Hopper,
-                Header::GemmWgmma,
-                Header::GemmSwapped,
-            ],
+            headers,
             items: format!("{}{items}", instructions(dtype, rows, main.across)?),
             body,
             threads: [THREADS, 1],
@@ -297,7 +318,7 @@ mod tests {
     fn choose(target: Target, dtype: DType, row: i64, weights: &[&TensorRef]) -> Result<Swapped, &'static str> {
         let (row, one, zero) = (Dim::from(row), Dim::from(1), Dim::from(0));
         let rows = Strides { row: &row, k: &one, bases: vec![&zero] };
-        Swapped::choose(target, [dtype; 2], Variant::of(None), &rows, &Dim::from(96), weights)
+        Swapped::choose(target, [dtype; 2], HIGH, &rows, &Dim::from(96), weights)
     }
 
     #[test]
@@ -333,7 +354,12 @@ mod tests {
 
     #[test]
     fn every_variant_fits_a_block_and_its_registers() {
-        for Variant { rows, stages, blocks, pass } in [ALONE, SHARING] {
+        let few = |rows: i64| Variant::of(Some(1), &Dim::from(rows));
+        assert_eq!(
+            [few(0), few(16), few(33), few(160)].map(|variant| (variant.rows, variant.pass)),
+            [(16, 16), (16, 16), (48, 48), (160, 64)]
+        );
+        for Variant { rows, stages, blocks, pass } in [few(1), few(40), ALONE, SHARING, CAPTURED_ALONE, CAPTURED] {
             assert!(rows % 16 == 0 && pass % 16 == 0 && pass <= rows && blocks <= 2);
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");

@@ -14,6 +14,8 @@ use eglu_ir::{DType, Dim, Program, Ref, ops::ReduceKind};
 pub(in super::super) enum Source {
     /// The element of an input.
     Element(usize),
+    /// An element's position in its line, as i32.
+    Position,
     /// The one value that a capture has for each line.
     Line(usize),
     /// What an earlier stage gave: position among the results of all stages.
@@ -82,6 +84,16 @@ impl Stage {
         })
     }
 
+    /// Bytes on which its states start, for lines of up to `most` elements: whole words move between threads, and no more of them than needed.
+    fn state_alignment(&self, most: i64) -> usize {
+        let of = |i: usize| match self.kinds[i] {
+            ReduceKind::Argmax | ReduceKind::Argmin if most >= 1 << 31 => 8,
+            ReduceKind::Any | ReduceKind::All => 4,
+            _ => self.value(i).opmath().size().clamp(4, 16),
+        };
+        (0..self.kinds.len()).map(of).max().unwrap_or(4)
+    }
+
     /// True for products of floats of 16 bits and fewer: each factor rounds them.
     fn rounds(&self, i: usize) -> bool {
         let dtype = self.prologue.results[i].1;
@@ -102,10 +114,28 @@ impl Stage {
 }
 
 impl Stage {
-    /// The input whose elements reduction `i` sums, where they are integers narrower than 32 bits.
-    pub fn narrow(&self, i: usize) -> Option<usize> {
-        let narrow = self.element(i).is_some_and(|dtype| !dtype.is_float() && !dtype.is_complex() && dtype.size() <= 2);
-        self.stored(i).filter(|_| narrow && self.kinds[i] == ReduceKind::Sum && self.value(i) == DType::I64)
+    /// The type that holds what a thread has of `width` neighbouring lines in reduction `i`, and the input whose elements it takes as they
+    /// are stored, several in a word: elements of 16 bits and fewer.
+    pub fn across(&self, i: usize, width: i64) -> Emit<Option<(String, usize)>> {
+        let (Some(input), Some(element)) = (self.stored(i), self.element(i)) else { return Ok(None) };
+        let half = matches!(element, DType::F16 | DType::Bf16);
+        let number = half || matches!(element, DType::I8 | DType::U8 | DType::I16 | DType::U16);
+        if element.size() as i64 * width % 4 != 0 {
+            return Ok(None);
+        }
+        let (stored, value) = (ctype::storage(element)?, ctype::opmath(self.value(i))?);
+        let largest = matches!(self.kinds[i], ReduceKind::Amax | ReduceKind::Argmax);
+        let hold = match self.kinds[i] {
+            ReduceKind::Sum if element.size() <= 2 && value == "i64" => format!("SumAcross<{stored}, {width}>"),
+            ReduceKind::Amax | ReduceKind::Amin if number || element == DType::Bool => {
+                format!("ExtremeAcross<{largest}, {stored}, {width}>")
+            }
+            ReduceKind::Argmax | ReduceKind::Argmin if number => {
+                format!("ArgAcross<{value}, {largest}, Index, {stored}, {width}>")
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some((hold, input)))
     }
 
     /// True for an arg-reduction of narrow elements as they are stored: a thread holds the group with the extreme.
@@ -124,9 +154,20 @@ impl Stage {
 }
 
 impl Chain {
+    /// The inputs, then the lines, then what the end writes.
+    pub fn operands(&self) -> Vec<&TensorRef> {
+        let outputs = self.finish.as_ref().map_or(&[][..], |finish| &finish.outputs);
+        self.inputs.iter().chain(&self.lines).chain(outputs).collect()
+    }
+
     /// How often the inputs are walked: by each stage, and by the end.
     pub fn passes(&self) -> usize {
         self.stages.len() + usize::from(self.finish.is_some())
+    }
+
+    /// True if a program reads where elements stand.
+    pub fn reads_positions(&self) -> bool {
+        (0..self.passes()).any(|pass| self.args(pass).contains(&Source::Position))
     }
 
     /// True if a state holds the position of an element.
@@ -190,14 +231,13 @@ impl Chain {
             text += &program::function(&format!("prologue{s}"), &stage.prologue, Results::Opmath)?;
             text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
             let (mut fields, mut merges) = (String::new(), String::new());
-            let wide = (0..stage.kinds.len()).any(|i| stage.value(i) == DType::C128);
             for i in 0..stage.kinds.len() {
                 fields += &format!("    {} s{i};\n", stage.state(i)?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
             text += &format!(
                 "struct alignas({}) State{s} {{\n{fields}    DEVICE void merge(const State{s}& other) {{\n{merges}    }}\n}};\n",
-                if wide { 16 } else { 8 }
+                stage.state_alignment(most)
             );
         }
         if let Some(finish) = &self.finish {
@@ -233,6 +273,7 @@ impl Chain {
     pub fn value(&self, source: Source, element: &dyn Fn(usize) -> String) -> String {
         match source {
             Source::Element(input) => element(input),
+            Source::Position => "(i32)(r + e)".into(),
             Source::Line(line) => format!("c{line}"),
             Source::Stat(stat) => format!("up(stat{stat})"),
         }

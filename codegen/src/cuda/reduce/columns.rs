@@ -15,8 +15,11 @@ use eglu_ir::{Dim, types::numel};
 
 /// Groups of lines and threads that share a group, of one block.
 const THREADS: [i64; 2] = [32, 8];
-/// Bytes of a group of lines under way at once in a thread, and the most elements of a line.
-const UNDER_WAY: [i64; 2] = [64, 8];
+/// Bytes under way at once in a thread, and the most elements of a line.
+const UNDER_WAY: [i64; 2] = [128, 16];
+/// Blocks of a multiprocessor, and how often it is to be filled with them: with few rounds, the last one would leave much of it idle.
+const RESIDENTS: u32 = 3;
+const ROUNDS: u32 = 4;
 
 /// The text of the kernel's body.
 struct Text<'a> {
@@ -43,13 +46,14 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
     let moving = (0..chain.inputs.len()).filter(|&i| beside(i)).map(|i| chain.inputs[i].dtype.size());
     let width = widest(moving.chain(outputs.iter().map(|t| t.dtype.size())).collect::<Vec<_>>().into_iter());
     let width = lines_of_thread(chain, width, walk, most);
-    let bytes = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).max().unwrap_or(1);
+    let bytes: i64 = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).sum();
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
     let blocks = groups.ceil_div(THREADS[0]);
     let splits = if chain.passes() == 1 {
-        splits(4 * emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
+        let wanted = ROUNDS * RESIDENTS * emitter.target.multiprocessors();
+        splits(wanted, &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
     } else {
         Dim::from(1)
     };
@@ -79,8 +83,12 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
         body += "const i64 first = 0, last = ";
         body += &format!("{};\n", text.length);
     } else {
-        body +=
-            &format!("const i64 first = {0} * blockIdx.y / gridDim.y, last = {0} * (blockIdx.y + 1) / gridDim.y;\n", text.length);
+        // All but the last have whole steps of the loop.
+        let (length, step) = (&text.length, THREADS[1] * deep);
+        body += &format!(
+            "const i64 steps = {length} / {step}, first = steps * blockIdx.y / gridDim.y * {step};\n\
+             const i64 last = blockIdx.y + 1 == gridDim.y ? {length} : steps * (blockIdx.y + 1) / gridDim.y * {step};\n"
+        );
     }
     body += &text.captures()?;
     for pass in 0..chain.stages.len() {
@@ -94,8 +102,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
         body += &text.results(pass)?;
     }
     body += &text.end()?;
-    let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
-    let residents = if chain.passes() == 1 && chain.stages[0].kinds.len() * chain.inputs.len() <= 2 { 3 } else { 0 };
+    let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines, Header::Columns];
+    let residents = if chain.passes() == 1 && chain.stages[0].kinds.len() * chain.inputs.len() <= 2 { RESIDENTS } else { 0 };
     let threads = THREADS.map(|n| n as u32);
     let code = Code { headers, items: chain.items(most)?, body, threads, residents, ..Code::default() };
     emitter.launch(kernel, code, [blocks, splits, Dim::from(1)]);
@@ -162,6 +170,8 @@ impl Text<'_> {
     fn value(&self, source: Source, element: &dyn Fn(usize) -> String) -> String {
         match source {
             Source::Element(input) => element(input),
+            // Chains that read positions go along lines.
+            Source::Position => String::new(),
             Source::Line(line) => format!("c{line}s[e]"),
             Source::Stat(stat) => format!("up(stat{stat}s[e])"),
         }
@@ -181,7 +191,7 @@ impl Text<'_> {
             let single = format!(
                 "{{\n#pragma unroll\nfor (int e = 0; e < {width}; e++) if (e < columns) h{i}[k].at[e] = {x}[b{i} + {offset} + e * {step}];\n}}\n"
             );
-            let group = format!("h{i}[k] = load_pack<{ty}, {width}>({x} + b{i} + {offset});\n");
+            let group = format!("load_pack(h{i}[k], {x} + b{i} + {offset});\n");
             loads += &match known {
                 _ if !self.moves(i) => single,
                 Some(true) => group,
@@ -201,11 +211,21 @@ impl Text<'_> {
         let [across, share] = THREADS;
         // Elements that come one by one take a register each.
         let slow = (16 / width).clamp(1, self.deep);
-        let mut text = format!("i64 start = first + threadIdx.y;\n{}", self.adds(s, self.deep, Some(true))?);
+        let (mut holds, mut gives) = (String::new(), String::new());
+        for i in 0..self.chain.stages[s].kinds.len() {
+            if let Some((hold, _)) = self.chain.stages[s].across(i, width)? {
+                holds += &format!("{hold} hold{s}_{i};\n");
+                gives += &format!(
+                    "hold{s}_{i}.settle({share});\n#pragma unroll\nfor (int e = 0; e < {width}; e++) hold{s}_{i}.give(e, state{s}[e].s{i});\n"
+                );
+            }
+        }
+        let mut text = format!("{holds}i64 start = first + threadIdx.y;\n{}", self.adds(s, self.deep, Some(true))?);
         if !self.always_whole {
             text += &self.adds(s, slow, Some(false))?;
         }
         text += &self.adds(s, 1, None)?;
+        text += &gives;
         Ok(format!(
             "State{s} state{s}[{width}];\nif (valid) {{\n{text}}}\n{{\n__shared__ alignas(16) char raw[{share}][{across} * sizeof(State{s})];\n\
              #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n__syncthreads();\n((State{s}*)raw[threadIdx.y])[threadIdx.x] = state{s}[e];\n\
@@ -219,23 +239,14 @@ impl Text<'_> {
         let (stage, width, [_, share]) = (&self.chain.stages[s], self.width, THREADS);
         let element = |i: usize| format!("up(h{i}[k].at[e])");
         let mut args: Vec<String> = stage.args.iter().map(|&source| self.value(source, &element)).collect();
-        let (mut declared, mut adds) = (String::new(), String::new());
-        let mut runs = false;
+        let (mut declared, mut together, mut adds) = (String::new(), String::new(), String::new());
         for (i, &(_, dtype)) in stage.prologue.results.iter().enumerate() {
             declared += &format!("{} p{i}[{deep}];\n", ctype::opmath(dtype)?);
             args.push(format!("p{i}[k]"));
-            adds += &match stage.narrow(i) {
-                // Sums of narrow integers start in 32 bits.
-                Some(input) => format!(
-                    "Pack<{}, {deep}> q{i};\n#pragma unroll\nfor (int k = 0; k < {deep}; k++) q{i}.at[k] = h{input}[k].at[e];\n\
-                     add_pack(state{s}[e].s{i}, q{i}, start);\n",
-                    ctype::storage(self.chain.inputs[input].dtype)?
-                ),
-                None => {
-                    runs = true;
-                    format!("add_values(state{s}[e].s{i}, p{i}, start, {share});\n")
-                }
-            };
+            match stage.across(i, width)? {
+                Some((_, input)) => together += &format!("hold{s}_{i}.add(h{input}, start, {share});\n"),
+                None => adds += &format!("add_values(state{s}[e].s{i}, p{i}, start, {share});\n"),
+            }
         }
         let prologue = format!("#pragma unroll\nfor (int k = 0; k < {deep}; k++) prologue{s}({});\n", args.join(", "));
         let when = match known {
@@ -244,11 +255,14 @@ impl Text<'_> {
             _ => "",
         };
         Ok(format!(
-            "for (; {when}start + {} < last; start += {}) {{\n{}#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}{}{adds}}}\n}}\n",
+            "for (; {when}start + {} < last; start += {}) {{\n{}{together}{}}}\n",
             share * (deep - 1),
             share * deep,
             self.loads(s, deep, known, false)?,
-            if runs { &*prologue } else { "" }
+            match adds.is_empty() {
+                true => String::new(),
+                false => format!("#pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n{declared}{prologue}{adds}}}\n"),
+            }
         ))
     }
 

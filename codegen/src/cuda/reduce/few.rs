@@ -64,7 +64,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, [length, w
         let (ty, offset) = (ctype::storage(input.dtype)?, kernel.offset(&names, &walk.reduced.strides[i]));
         body += &format!("Pack<{ty}, {}> h{i}[{length}];\n", if moves(i) { width } else { 1 });
         loads += &match moves(i) {
-            true => format!("h{i}[k] = load_pack<{ty}, {width}>({name} + b{i} + {offset});\n"),
+            true => format!("load_pack(h{i}[k], {name} + b{i} + {offset});\n"),
             false => format!("h{i}[k].at[0] = {name}[b{i} + {offset}];\n"),
         };
     }
@@ -72,7 +72,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, [length, w
     for (i, (line, name)) in chain.lines.iter().zip(&pointers.lines).enumerate() {
         let (ty, at) = (ctype::storage(line.dtype)?, chain.inputs.len() + i);
         body += &match moves(at) {
-            true => format!("const Pack<{ty}, {width}> c{i} = load_pack<{ty}, {width}>({name} + b{at});\n"),
+            true => format!("Pack<{ty}, {width}> c{i};\nload_pack(c{i}, {name} + b{at});\n"),
             false => format!("const Pack<{ty}, 1> c{i} = {{{name}[b{at}]}};\n"),
         };
     }
@@ -92,6 +92,8 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, [length, w
 fn lines(chain: &Chain, moves: &dyn Fn(usize) -> bool, [length, width]: [i64; 2], stored: &[Option<String>]) -> Emit<String> {
     let stage = &chain.stages[0];
     let value = |source: &Source| match *source {
+        // Chains that read positions go along lines.
+        Source::Position => String::new(),
         Source::Line(i) => format!("up(c{i}.at[{}])", if moves(chain.inputs.len() + i) { "e" } else { "0" }),
         Source::Element(i) | Source::Stat(i) => format!("up(h{i}[k].at[{}])", if moves(i) { "e" } else { "0" }),
     };

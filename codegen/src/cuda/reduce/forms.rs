@@ -14,6 +14,8 @@ use super::{
 use eglu_ir::{Dim, types::numel};
 
 pub(super) const THREADS: i64 = 256;
+/// Blocks of a multiprocessor, of those that take a line in one pass.
+const RESIDENTS: u32 = 4;
 /// Blocks of a cluster, and threads of each.
 pub(super) const CLUSTER: [i64; 2] = [8, 512];
 /// Lines that a cluster takes one after the other.
@@ -78,26 +80,31 @@ impl Rung {
     }
 }
 
-/// The rungs by ascending length.
-fn ladder(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
-    let once = chain.passes() == 1;
-    // As many threads as groups, so that neighbours read what lies together.
-    let mut rungs = vec![
+/// Groups of a line that a few threads take, where one pass is all, and where there are several.
+const SHORT: [i64; 2] = [64, 32];
+
+/// Lines of up to that many, by ascending length: as many threads as groups, so that neighbours read what lies together.
+fn short(once: bool) -> [Rung; 5] {
+    let most = SHORT[usize::from(!once)];
+    [
         Rung::new(Share::Lanes(1), 1, 1),
         Rung::new(Share::Lanes(2), 1, 2),
         Rung::new(Share::Lanes(4), 1, 4),
         Rung::new(Share::Lanes(8), 1, 8),
-        Rung::new(Share::Lanes(8), if once { 8 } else { 4 }, if once { 64 } else { 32 }),
-    ];
-    if once {
+        Rung::new(Share::Lanes(8), most / 8, most),
+    ]
+}
+
+/// Longer lines, by ascending length.
+fn long(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
+    if chain.passes() == 1 {
         let stage = &chain.stages[0];
         let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
         let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || wide { 4 } else { 8 };
-        rungs.extend([Rung::new(Share::Warp, under_way, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)]);
-        return rungs;
+        return vec![Rung::new(Share::Warp, under_way, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)];
     }
     let kept = |share, groups, most| Rung { share, groups, most, keeps: true };
-    rungs.extend(RINGS.map(|[threads, groups]| {
+    let mut rungs: Vec<Rung> = Vec::from(RINGS.map(|[threads, groups]| {
         let share = if threads == 32 { Share::Warp } else { Share::Block(threads) };
         kept(share, groups, threads * groups)
     }));
@@ -114,31 +121,61 @@ impl Ring {
         let bytes = bytes.max(1);
         // With 64 registers for each thread.
         let most = if share == Share::Cluster { 1 } else { 1024 / share.block() };
-        let residents = (total / (2 * bytes)).clamp(1, most);
-        // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB.
-        let own = (total + (1 << 10)) / residents - (3 << 10);
+        // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB. Every block holds the line that
+        // it works on and the next one.
+        let (all, overhead) = (total + (1 << 10), 3 << 10);
+        let residents = (all / (2 * bytes + overhead)).clamp(1, most);
+        let own = all / residents - overhead;
         Ring { stages: (own / bytes).clamp(1, 4), bytes, residents }
     }
 }
 
 /// Emits the forms that some size calls for.
-pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()> {
-    let (rows, length, width) = (numel(&walk.kept.shape), numel(&walk.reduced.shape), walk.width);
-    let multiprocessors = emitter.target.multiprocessors();
+pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
+    let walk = &Walk::along_lines(chain);
+    let (rows, length) = (numel(&walk.kept.shape), numel(&walk.reduced.shape));
     let once = chain.passes() == 1;
-    // 1 where no form so far is the one to run.
-    let mut open = Dim::from(1);
-    for Rung { share, groups, most, keeps } in ladder(chain, walk, emitter.target.arch >= 90) {
-        let mut when = if most == i64::MAX { Dim::from(1) } else { at_most(&length, most * width) };
-        if once && share == Share::Warp {
+    let up_to = |groups: i64, walk: &Walk| at_most(&length, groups * walk.width);
+    let mut below = Dim::from(0);
+    let shortest = short(once);
+    let most_short = shortest[shortest.len() - 1];
+    // Short lines that start and end on groups have forms of their own: the others pay for their edges.
+    let (whole, is_whole) = match Walk::whole_lines(chain).filter(|_| once) {
+        Some((whole, when)) => (whole, when),
+        None => (walk.clone(), Dim::from(1)),
+    };
+    for rung in shortest {
+        let here = up_to(rung.most, &whole);
+        rung.emit(emitter, chain, &whole, (here.clone() - below) * is_whole.clone())?;
+        below = here;
+    }
+    let ragged = up_to(most_short.most, walk) - below * is_whole.clone();
+    if !is_whole.is(1) {
+        most_short.emit(emitter, chain, walk, ragged)?;
+    }
+    below = up_to(most_short.most, walk);
+    for rung in long(chain, walk, emitter.target.arch >= 90) {
+        let mut here = if rung.most == i64::MAX { Dim::from(1) } else { up_to(rung.most, walk) } - below.clone();
+        if once && rung.share == Share::Warp {
             // Few long lines go to blocks.
-            when = when * more_than(&rows, 16 * i64::from(multiprocessors) - 1);
+            here = here * more_than(&rows, 16 * i64::from(emitter.target.multiprocessors()) - 1);
         }
-        let runs = open.clone() * when.clone();
-        open = open * (Dim::from(1) - when);
-        if runs.is(0) {
-            continue;
+        below = below + here.clone();
+        rung.emit(emitter, chain, walk, here)?;
+    }
+    Ok(())
+}
+
+impl Rung {
+    /// Emits its kernel, which runs where `when` is 1.
+    fn emit(self, emitter: &mut Emitter, chain: &Chain, walk: &Walk, when: Dim) -> Emit<()> {
+        if when.is(0) {
+            return Ok(());
         }
+        let Rung { share, groups, most, keeps } = self;
+        let (rows, length, width) = (numel(&walk.kept.shape), numel(&walk.reduced.shape), walk.width);
+        let multiprocessors = emitter.target.multiprocessors();
+        let once = chain.passes() == 1;
         // Of a known length, no more than it has.
         let groups = match (share, length.as_const()) {
             (_, Some(n)) if !once || matches!(share, Share::Lanes(_)) => {
@@ -171,13 +208,12 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk) -> Emit<()
         let splits = match share {
             Share::Block(_) if once => {
                 let most = length.floor_div(&Dim::from(width * THREADS * groups));
-                walk::splits(4 * multiprocessors, &rows, &most)
+                walk::splits(RESIDENTS * multiprocessors, &rows, &most)
             }
             _ => Dim::from(1),
         };
-        form.emit(emitter, [&rows, &length], [grid * runs, splits])?;
+        form.emit(emitter, [&rows, &length], [grid * when, splits])
     }
-    Ok(())
 }
 
 /// Emits one kernel, a thread of which takes the elements of a line in their order.
@@ -233,6 +269,7 @@ impl Form<'_> {
                 text.bases()?,
                 text.line()?
             ),
+            Share::Lanes(lanes) if chain.passes() == 1 => text.short(&rows_name, lanes)?,
             Share::Lanes(lanes) => text.lanes(&rows_name, lanes)?,
             Share::Warp => format!(
                 "const int lane = threadIdx.x % 32;\nconst i64 row = (i64)blockIdx.x * {} + threadIdx.x / 32;\n\
@@ -257,7 +294,7 @@ impl Form<'_> {
         }
         let residents = match (self.share, self.ring) {
             (_, Some(ring)) => ring.residents as u32,
-            (Share::Block(THREADS), _) if chain.passes() == 1 => 4,
+            (Share::Block(THREADS), _) if chain.passes() == 1 => RESIDENTS,
             _ => 0,
         };
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };

@@ -69,6 +69,9 @@ fn may_wait(plan: &Plan, first: usize, second: usize) -> bool {
 fn joined(plan: &Plan, first: usize, second: usize) -> Option<Chain> {
     let (step, a) = (&plan.steps[first], chain_of(&plan.steps[first])?.ok()?);
     let b = chain_of(&plan.steps[second])?.ok()?;
+    if a.passes() > 1 || b.passes() > 1 {
+        return None;
+    }
     if a.full != b.full || a.dims != b.dims || Walk::single(&a).goes_across(&a) || !a.lines.is_empty() || a.rounds() || b.rounds()
     {
         return None;

@@ -50,7 +50,7 @@ impl Text<'_> {
     }
 
     /// The adds of pass `s` for group `q`, or its stores where it is the last pass; `kept(i)` names the group of an input that is kept.
-    fn group(&mut self, pass: usize, kept: &dyn Fn(usize) -> Option<String>) -> Emit<String> {
+    pub(super) fn group(&mut self, pass: usize, kept: &dyn Fn(usize) -> Option<String>) -> Emit<String> {
         let (position, names) = self.position();
         let (chain, walk) = (self.form.chain, self.form.walk);
         let mut text = position;
@@ -80,8 +80,8 @@ impl Text<'_> {
             let declared = if declare { format!("Pack<{ty}, {width}> {to};\n") } else { String::new() };
             format!("{declared}#pragma unroll\nfor (int e = 0; e < {width}; e++) {to}.at[e] = {x}[b{input} + {offset} + e];\n")
         } else if walk.moves(input) {
-            let declared = if declare { format!("const Pack<{ty}, {width}> ") } else { String::new() };
-            format!("{declared}{to} = load_pack<{ty}, {width}>({x} + b{input} + {offset});\n")
+            let declared = if declare { format!("Pack<{ty}, {width}> {to};\n") } else { String::new() };
+            format!("{declared}load_pack({to}, {x} + b{input} + {offset});\n")
         } else {
             format!("const {ty} {to} = {x}[b{input} + {offset}];\n")
         })
@@ -113,7 +113,7 @@ impl Text<'_> {
     }
 
     /// The elements before the first whole group and after the last: nothing where there are none.
-    fn edges(&mut self, pass: usize, when: &str) -> Emit<String> {
+    pub(super) fn edges(&mut self, pass: usize, when: &str) -> Emit<String> {
         if self.form.walk.ragged.is_none() {
             return Ok(String::new());
         }
@@ -142,7 +142,7 @@ impl Text<'_> {
             return Ok(String::new());
         };
         let (length, threads) = (self.length, self.form.share.threads());
-        let e = if adds.contains("[e]") { "const int e = 0;\n" } else { "" };
+        let e = if adds.contains("[e]") || adds.contains(" + e)") { "const int e = 0;\n" } else { "" };
         let adds = adds.replace("for (int e = 0; e < 1; e++) ", "").replace("#pragma unroll\n", "");
         Ok(format!(
             "if ({when}head + ({length} - tail) > 0) {{\n{state}#pragma unroll 1\n\
@@ -244,7 +244,7 @@ impl Text<'_> {
     }
 
     /// Arrays of the groups that a thread has at once, and the loads of one: `at` is its place in them.
-    fn groups(&mut self, count: i64, at: &str, which: &dyn Fn(usize) -> bool) -> Emit<[String; 2]> {
+    pub(super) fn groups(&mut self, count: i64, at: &str, which: &dyn Fn(usize) -> bool) -> Emit<[String; 2]> {
         let (chain, walk) = (self.form.chain, self.form.walk);
         let (mut loads, names) = self.position();
         let mut declared = String::new();
@@ -286,7 +286,7 @@ impl Text<'_> {
     }
 
     /// Turns the merged state into stats, and stores those that are results where `leads` holds.
-    fn results(&mut self, pass: usize, leads: &str) -> Emit<String> {
+    pub(super) fn results(&mut self, pass: usize, leads: &str) -> Emit<String> {
         let chain = self.form.chain;
         let mut text = chain.epilogue(pass, &format!("state{pass}"), self.length)?;
         let first = chain.first_stat(pass);

@@ -29,6 +29,35 @@ pub(super) struct Walk {
     pub stores_groups: bool,
 }
 
+/// What moves in groups, where elements of a line are neighbours.
+struct Groups {
+    /// Elements of a group.
+    width: i64,
+    /// Inputs whose elements are neighbours.
+    moving: Vec<usize>,
+    /// Operands that the end writes.
+    written: Vec<usize>,
+    /// Elements of those are neighbours, too, or there is one.
+    neighbours: bool,
+}
+
+impl Groups {
+    /// `None` where an input's elements lie apart, or no input's are neighbours.
+    fn of(walk: &Walk, chain: &Chain) -> Option<Groups> {
+        let operands = chain.operands();
+        let step = |i: usize| walk.reduced.strides[i].last();
+        let moving: Vec<usize> = (0..chain.inputs.len()).filter(|&i| step(i).is_some_and(|step| step.is(1))).collect();
+        let steady = |i: usize| step(i).is_none_or(|step| step.is(0) || step.is(1));
+        if moving.is_empty() || !(0..chain.inputs.len()).all(steady) {
+            return None;
+        }
+        let written: Vec<usize> = (chain.inputs.len() + chain.lines.len()..operands.len()).collect();
+        let width = widest(moving.iter().chain(&written).map(|&i| operands[i].dtype.size()));
+        let neighbours = written.iter().all(|&i| step(i).is_none_or(|step| step.is(1)));
+        Some(Groups { width, moving, written, neighbours })
+    }
+}
+
 /// The names of a kernel's pointers.
 pub(super) struct Pointers {
     pub inputs: Vec<String>,
@@ -64,28 +93,14 @@ impl Walk {
     /// The walk along lines, in groups where their elements are neighbours.
     pub fn along_lines(chain: &Chain) -> Walk {
         let walk = Walk::single(chain);
-        let outputs = chain.finish.as_ref().map_or(&[][..], |finish| &finish.outputs);
-        let operands: Vec<&TensorRef> = chain.inputs.iter().chain(&chain.lines).chain(outputs).collect();
-        let step = |i: usize| walk.reduced.strides[i].last();
-        let moving: Vec<usize> = (0..chain.inputs.len()).filter(|&i| step(i).is_some_and(|step| step.is(1))).collect();
-        let steady = |i: usize| step(i).is_none_or(|step| step.is(0) || step.is(1));
-        let Some(&lead) = moving.first() else { return walk };
-        if !(0..chain.inputs.len()).all(steady) {
-            return walk;
-        }
-        let written: Vec<usize> = (operands.len() - outputs.len()..operands.len()).collect();
-        let width = widest(moving.iter().chain(&written).map(|&i| operands[i].dtype.size()));
-        let offset = |i: usize| &operands[i].layout.offset;
-        let strides = |i: usize| {
-            let outer = walk.reduced.strides[i].split_last().map_or(&[][..], |(_, outer)| outer);
-            walk.kept.strides[i].iter().chain(outer)
-        };
-        let aligned = |i: usize| divisible(offset(i), width) && strides(i).all(|stride| divisible(stride, width));
+        let Some(Groups { width, moving, written, neighbours }) = Groups::of(&walk, chain) else { return walk };
+        let operands = chain.operands();
+        let (offset, lead) = (|i: usize| &operands[i].layout.offset, moving[0]);
+        let aligned = |i: usize| walk.starts(&operands, i).all(|dim| divisible(dim, width));
         let congruent = |i: usize| {
             let same = |a: &Dim, b: &Dim| divisible(&(a.clone() - b.clone()), width);
-            same(offset(i), offset(lead)) && strides(i).zip(strides(lead)).all(|(a, b)| same(a, b))
+            walk.starts(&operands, i).zip(walk.starts(&operands, lead)).all(|(a, b)| same(a, b))
         };
-        let neighbours = written.iter().all(|&i| step(i).is_none_or(|step| step.is(1)));
         let inner = walk.reduced.shape.last().is_some_and(|inner| divisible(inner, width));
         if inner && aligned(lead) {
             let loose = moving.iter().copied().filter(|&i| !aligned(i)).collect();
@@ -98,6 +113,31 @@ impl Walk {
             return Walk { width, loose, stores_groups, ragged: Some((lead, offset(lead).clone())), ..walk };
         }
         walk
+    }
+
+    /// The walk of lines that start and end on groups in every operand, with a dim that is 1 where the sizes of a run make it so and else 0;
+    /// `None` where that is known beforehand.
+    pub fn whole_lines(chain: &Chain) -> Option<(Walk, Dim)> {
+        let walk = Walk::single(chain);
+        let Groups { width, moving, written, neighbours } = Groups::of(&walk, chain)?;
+        let operands = chain.operands();
+        let starts = moving.iter().chain(&written).flat_map(|&i| walk.starts(&operands, i));
+        let mut open: Vec<&Dim> = starts.chain(walk.reduced.shape.last()).filter(|dim| !divisible(dim, width)).collect();
+        open.sort_unstable();
+        open.dedup();
+        let never = open.iter().any(|dim| dim.as_const().is_some());
+        if !neighbours || never || open.is_empty() {
+            return None;
+        }
+        let holds = |dim: &Dim| at_most(&dim.rem(&Dim::from(width)), 0);
+        let when = open.into_iter().map(holds).fold(Dim::from(1), |all, holds| all * holds);
+        Some((Walk { width, stores_groups: true, ..walk.clone() }, when))
+    }
+
+    /// What says where an operand's lines start: its offset, and its strides but for that from an element to the next.
+    fn starts<'a>(&'a self, operands: &[&'a TensorRef], i: usize) -> impl Iterator<Item = &'a Dim> {
+        let outer = self.reduced.strides[i].split_last().map_or(&[][..], |(_, outer)| outer);
+        [&operands[i].layout.offset].into_iter().chain(&self.kept.strides[i]).chain(outer)
     }
 
     /// The walk element by element.

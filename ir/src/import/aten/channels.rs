@@ -2,11 +2,12 @@
 
 use super::{
     super::call::{Built, Call, Fault, Out},
+    reductions::reduce,
     special::{float, two},
 };
 use crate::{
     DType, Dim, Operand, Scalar, Shape, Value,
-    ops::{Axes, Full, LayerNorm, Permute, Pointwise as P, Reshape},
+    ops::{Axes, Full, LayerNorm, Permute, Pointwise as P, ReduceKind, Reshape},
 };
 use smallvec::smallvec;
 
@@ -96,13 +97,8 @@ pub fn batch_norm(c: &mut Call<'_, '_>) -> Built {
     if !c.flag("training")? {
         return Ok(Out::Value(by_running(c)?));
     }
-    if c.given("running_mean")? {
-        return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
-    }
-    match batch_norm_of_batch(c)? {
-        Out::Values(values) => Ok(Out::Value(values[0])),
-        other => Ok(other),
-    }
+    let [result, ..] = trained(c)?;
+    Ok(Out::Value(result))
 }
 
 /// By the statistics of the batch: the result, the means and the reciprocal roots of the channels.
@@ -110,6 +106,65 @@ pub fn batch_norm_of_batch(c: &mut Call<'_, '_>) -> Built {
     if !c.flag("training")? {
         return Err(Fault::Unsupported("without running statistics".into()));
     }
+    Ok(Out::Values(by_batch(c)?.1.into_iter().collect()))
+}
+
+/// By the statistics of the batch, with the running ones brought forward where the layer keeps any.
+fn trained(c: &mut Call<'_, '_>) -> Built<[Value; 3]> {
+    let (rows, results) = by_batch(c)?;
+    if c.given("running_mean")? {
+        let new = running(c, rows)?;
+        for (name, value) in [("running_mean", new[0]), ("running_var", new[1])] {
+            let (alias, hint) = (c.alias(name)?, c.name.clone());
+            c.translator.aliases.write(&mut c.translator.graph, alias, value, &hint)?;
+        }
+    }
+    Ok(results)
+}
+
+/// The form without effects: the running statistics brought forward are further results.
+pub fn functional_batch_norm(c: &mut Call<'_, '_>) -> Built {
+    if !c.flag("training")? {
+        let (mean, variance) = (c.tensor("running_mean")?, c.tensor("running_var")?);
+        let Out::Values(mut values) = native_batch_norm(c)? else { return Err(Fault::Bad("it has no results".into())) };
+        values.extend([mean, variance]);
+        return Ok(Out::Values(values));
+    }
+    let (rows, results) = by_batch(c)?;
+    let new = running(c, rows)?;
+    Ok(Out::Values(results.into_iter().chain(new).collect()))
+}
+
+/// The running mean and variance, `momentum` of the way towards those of the rows of each channel; the variance without bias.
+fn running(c: &mut Call<'_, '_>, rows: Value) -> Built<[Value; 2]> {
+    let momentum = c.float("momentum")?;
+    let count = c.ty(rows).shape[1].clone();
+    let dtype = c.ty(rows).dtype.opmath();
+    let rows = c.cast(rows, dtype)?;
+    let average = |c: &mut Call<'_, '_>, x: Value, keepdim: bool, missing: i64| -> Built<Value> {
+        let sum = reduce(c, x, ReduceKind::Sum, Axes::from_iter([1]), keepdim, dtype)?;
+        let count = c.size(&(count.clone() - Dim::from(missing)))?;
+        two(c, P::Div, sum, count)
+    };
+    let mean = average(c, rows, true, 0)?;
+    let centered = two(c, P::Sub, rows, mean)?;
+    let squares = two(c, P::Mul, centered, centered)?;
+    let variance = average(c, squares, false, 1)?;
+    let mean = average(c, rows, false, 0)?;
+    let mut blend = |name: &str, new: Value| -> Built<Value> {
+        let old = c.tensor(name)?;
+        let kept = c.ty(old).dtype;
+        let old = c.cast(old, dtype)?;
+        let old = two(c, P::Mul, old, float(1.0 - momentum))?;
+        let new = two(c, P::Mul, new, float(momentum))?;
+        let sum = two(c, P::Add, old, new)?;
+        c.cast(sum, kept)
+    };
+    Ok([blend("running_mean", mean)?, blend("running_var", variance)?])
+}
+
+/// The rows of each channel; the result, the means and the reciprocal roots of the channels.
+fn by_batch(c: &mut Call<'_, '_>) -> Built<(Value, [Value; 3])> {
     let input = c.tensor("input")?;
     let ty = c.ty(input).clone();
     let (wide, eps) = (ty.dtype.opmath(), c.float("eps")?);
@@ -131,13 +186,13 @@ pub fn batch_norm_of_batch(c: &mut Call<'_, '_>) -> Built {
     let mean = c.op(Reshape { shape: flat.clone() }, [mean.into()])?;
     let scale = c.op(Reshape { shape: flat }, [scale.into()])?;
     let kept = c.declared(1)?.map_or(ty.dtype, |ty| ty.dtype);
-    Ok(Out::Values(smallvec![c.cast(result, ty.dtype)?, c.cast(mean, kept)?, c.cast(scale, kept)?]))
+    Ok((rows, [c.cast(result, ty.dtype)?, c.cast(mean, kept)?, c.cast(scale, kept)?]))
 }
 
-/// The core form at inference, whose saved statistics are empty.
+/// The core form; at inference its saved statistics are empty.
 pub fn native_batch_norm(c: &mut Call<'_, '_>) -> Built {
     if c.row.has("training") && c.flag("training")? {
-        return Err(Fault::Unsupported("in training: export the model in eval mode".into()));
+        return Ok(Out::Values(trained(c)?.into_iter().collect()));
     }
     let result = by_running(c)?;
     let input = c.tensor("input")?;

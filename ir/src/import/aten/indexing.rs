@@ -329,13 +329,18 @@ pub fn stack(c: &mut Call<'_, '_>) -> Built {
     let values = c.tensors("tensors")?;
     let first = *values.first().ok_or_else(|| Fault::Bad("it stacks nothing".into()))?;
     let dim = c.axis("dim", c.ty(first).rank() + 1)?;
+    Ok(Out::Value(stacked(c, &values, dim)?))
+}
+
+/// Tensors of one shape side by side along a new dim.
+pub fn stacked(c: &mut Call<'_, '_>, values: &[Value], dim: usize) -> Built<Value> {
     let mut rows = Vec::with_capacity(values.len());
-    for value in values {
+    for &value in values {
         let mut shape = c.ty(value).shape.clone();
         shape.insert(dim, Dim::from(1));
         rows.push(c.op(Reshape { shape }, [value.into()])?);
     }
-    Ok(Out::Value(join(c, &rows, dim)?))
+    join(c, &rows, dim)
 }
 
 /// Constant padding: pairs (before, after) from the last dim on; negative ones cut.

@@ -28,14 +28,19 @@ pub fn cross_entropy(c: &mut Call<'_, '_>) -> Built {
     if target_ty.rank() + 1 != ty.rank() {
         return Err(Fault::Bad(format!("targets {target_ty} for logits {ty}: they must have one dim less")));
     }
-    let classes = ty.shape.get(axis).and_then(Dim::as_const);
-    let classes = classes.ok_or_else(|| Fault::Unsupported("over a dynamic number of classes".into()))?;
     let dtype = ty.dtype.opmath();
     let smoothing = c.float("label_smoothing")?;
+    let classes = if smoothing == 0.0 { 1 } else { known_classes(&ty, axis)? };
     let reduction = c.int("reduction")?;
     let log = softmax_of(c, logits, axis, true, Some(dtype))?;
     let (loss, _) = class_loss(c, log, axis, target, smoothing, classes, reduction)?;
     Ok(Out::Value(c.cast(loss, ty.dtype)?))
+}
+
+/// The number of classes that label smoothing spreads a target over: it becomes a constant of the graph.
+fn known_classes(logits: &TensorType, axis: usize) -> Built<i64> {
+    let classes = logits.shape.get(axis).and_then(Dim::as_const);
+    classes.ok_or_else(|| Fault::Unsupported("with label smoothing over a dynamic number of classes".into()))
 }
 
 /// `nll_loss` on logarithms of probabilities: the loss, and the sum of the weights that its mean divides by.
@@ -69,8 +74,7 @@ fn probability_loss(c: &mut Call<'_, '_>, logits: Value, target: Value) -> Built
     let log = softmax_of(c, logits, axis, true, Some(dtype))?;
     let mut target = c.cast(target, dtype)?;
     if smoothing != 0.0 {
-        let classes = ty.shape.get(axis).and_then(Dim::as_const);
-        let classes = classes.ok_or_else(|| Fault::Unsupported("over a dynamic number of classes".into()))?;
+        let classes = known_classes(&ty, axis)?;
         target = c.op(Pointwise::Mul, [target.into(), Scalar::Float(1.0 - smoothing).into()])?;
         target = c.op(Pointwise::Add, [target.into(), Scalar::Float(smoothing / classes as f64).into()])?;
     }

@@ -89,6 +89,8 @@ fn epsilon(dtype: DType) -> Built<f64> {
         DType::Bf16 => Ok(half::bf16::EPSILON.to_f64()),
         DType::F32 => Ok(f64::from(f32::EPSILON)),
         DType::F64 => Ok(f64::EPSILON),
+        DType::F8E4M3Fn | DType::F8E4M3FnUz => Ok(0.125),
+        DType::F8E5M2 | DType::F8E5M2FnUz => Ok(0.25),
         other => Err(Fault::Unsupported(format!("of {other}"))),
     }
 }

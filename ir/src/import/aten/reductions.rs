@@ -4,7 +4,7 @@ use super::super::call::{Built, Call, Fault, Out};
 use crate::{
     DType, Dim, Scalar, Shape, Value,
     dtype::Category,
-    ops::{Axes, Cumsum, Histc, Pointwise, Reduce, ReduceKind, Reshape},
+    ops::{Axes, Cumsum, Full, Histc, Pointwise, Reduce, ReduceKind, Reshape, ScatterAdd},
 };
 use smallvec::smallvec;
 
@@ -157,11 +157,39 @@ pub fn cumsum(c: &mut Call<'_, '_>) -> Built {
 pub fn histc(c: &mut Call<'_, '_>) -> Built {
     let x = c.tensor("self")?;
     let (bins, min, max) = (c.int("bins")?, c.scalar("min")?, c.scalar("max")?);
-    if min.as_f64() == max.as_f64() {
-        return Err(Fault::Unsupported("with the range taken from the data".into()));
-    }
     let bins = usize::try_from(bins).ok().filter(|&bins| bins > 0).ok_or_else(|| Fault::Bad(format!("{bins} bins")))?;
+    if min.as_f64() == max.as_f64() {
+        return histogram_of_all(c, x, bins);
+    }
     Ok(Out::Value(c.op(Histc { bins, min, max }, [x.into()])?))
+}
+
+/// A histogram over the range of the data, widened by one on each side where it is a point (PyTorch's `select_outer_bin_edges`).
+fn histogram_of_all(c: &mut Call<'_, '_>, x: Value, bins: usize) -> Built {
+    let ty = c.ty(x).clone();
+    let full = |shape: Shape, value: i64, dtype: DType| Full { shape, value: Scalar::Int(value), dtype };
+    let one = c.op(full(ty.shape.clone(), 1, ty.dtype), [])?;
+    let every: Axes = (0..ty.rank()).collect();
+    if bins == 1 {
+        let count = reduce(c, one, ReduceKind::Sum, every, false, ty.dtype)?;
+        return Ok(Out::Value(c.op(Reshape { shape: Shape::from_iter([Dim::from(1)]) }, [count.into()])?));
+    }
+    let (low, high) = (
+        reduce(c, x, ReduceKind::Amin, every.clone(), false, ty.dtype)?,
+        reduce(c, x, ReduceKind::Amax, every, false, ty.dtype)?,
+    );
+    let point = c.op(Pointwise::Eq, [low.into(), high.into()])?;
+    let point = c.cast(point, ty.dtype)?;
+    let (low, high) = (c.op(Pointwise::Sub, [low.into(), point.into()])?, c.op(Pointwise::Add, [high.into(), point.into()])?);
+    let (from, width) = (c.op(Pointwise::Sub, [x.into(), low.into()])?, c.op(Pointwise::Sub, [high.into(), low.into()])?);
+    let scaled = c.op(Pointwise::Mul, [from.into(), Scalar::Int(bins as i64).into()])?;
+    let at = c.op(Pointwise::Div, [scaled.into(), width.into()])?;
+    let at = c.cast(at, DType::I64)?;
+    let at = c.op(Pointwise::Minimum, [at.into(), Scalar::Int(bins as i64 - 1).into()])?;
+    let flat = Shape::from_iter([ty.numel()]);
+    let (at, one) = (c.op(Reshape { shape: flat.clone() }, [at.into()])?, c.op(Reshape { shape: flat }, [one.into()])?);
+    let none = c.op(full(Shape::from_iter([Dim::from(bins as i64)]), 0, ty.dtype), [])?;
+    Ok(Out::Value(c.op(ScatterAdd { dim: 0 }, [none.into(), at.into(), one.into()])?))
 }
 
 /// Summed over the dims that `size` lacks, or has as 1.

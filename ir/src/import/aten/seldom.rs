@@ -292,6 +292,10 @@ pub const ROWS: &[(&str, Build)] = &[
         channels::native_batch_norm,
     ),
     (
+        "aten._native_batch_norm_legit_functional.default(input, weight, bias, running_mean, running_var, training, momentum, eps)",
+        channels::functional_batch_norm,
+    ),
+    (
         "aten._batch_norm_no_update.default(input, weight, bias, running_mean, running_var, momentum, eps)",
         channels::native_batch_norm,
     ),

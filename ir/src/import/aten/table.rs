@@ -248,6 +248,13 @@ pub const ROWS: &[(&str, Build)] = &[
         attention::scaled_dot_product,
     ),
     ("higher_order.flex_gemm", higher_order::flex_gemm),
+    ("higher_order.wrap_with_set_grad_enabled", higher_order::region),
+    ("higher_order.wrap_with_autocast", higher_order::region),
+    ("higher_order.invoke_subgraph", higher_order::region),
+    ("higher_order.cond", higher_order::cond),
+    ("higher_order.map_impl", higher_order::map),
+    ("higher_order.scan", higher_order::scan),
+    ("higher_order.while_loop", higher_order::while_loop),
     // Gathers, scatters, joins and orders.
     ("aten.index.Tensor(self, indices)", indexing::index),
     ("aten.index_put[_].default(self, indices, values, accumulate=False)", indexing::index_put),

@@ -2,7 +2,7 @@
 
 use super::{broadcast, integer, matmul::expert_weight, pointwise::check_params, rank, same};
 use crate::{
-    DType, Dim, TensorType,
+    DType, Dim, Shape, TensorType,
     ops::{
         Args, Cost, ExpertContract, ExpertOuter, InferError, OpDef, OperandType, Types,
         cost::{extent_from_end, instructions, multiply_adds},
@@ -88,7 +88,7 @@ impl OpDef for ExpertContract {
                 return Err(InferError(format!("the capture {capture} does not belong to rows of {shape:?}")));
             }
         }
-        self.outputs(shape)
+        self.outputs(&Shape::from_iter(shape))
     }
 
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
@@ -99,25 +99,5 @@ impl OpDef for ExpertContract {
         let weights: Vec<usize> = (2..2 + self.lanes).collect();
         let flops = products + each.numel() * instructions(&self.program);
         Cost::of(operands, outputs, flops, true).with_experts(operands, &weights, &rows)
-    }
-}
-
-impl ExpertContract {
-    /// Types of the outputs for products of this shape.
-    fn outputs(&self, [rows, columns]: [Dim; 2]) -> Result<Types, InferError> {
-        let results = &self.program.results;
-        if self.packed > results.len() || self.packed == 1 {
-            return Err(InferError(format!("{} of {} results cannot share an output", self.packed, results.len())));
-        }
-        let (together, apart) = results.split_at(self.packed);
-        let mut outputs = Types::new();
-        if let Some(&(_, dtype)) = together.first() {
-            if together.iter().any(|&(_, other)| other != dtype) {
-                return Err(InferError::new("results that share an output have one dtype"));
-            }
-            outputs.push(TensorType::new(dtype, [rows.clone(), columns.clone() * Dim::from(self.packed as i64)]));
-        }
-        outputs.extend(apart.iter().map(|&(_, dtype)| TensorType::new(dtype, [rows.clone(), columns.clone()])));
-        Ok(outputs)
     }
 }

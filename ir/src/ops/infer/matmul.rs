@@ -2,9 +2,9 @@
 
 use super::{broadcast, integer, pointwise::check_params, rank, same};
 use crate::{
-    DType, Dim, Ref, Shape, TensorType,
+    DType, Dim, Shape, TensorType,
     ops::{
-        Args, Axes, Contract, Cost, ExpertMatmul, GroupedMm, InferError, MatMul, OpDef, OperandType, ReduceKind, Types,
+        Args, Contract, Cost, ExpertMatmul, GroupedMm, InferError, MatMul, OpDef, OperandType, Types,
         cost::{extent_from_end, instructions, multiply_adds, results},
         one,
     },
@@ -69,62 +69,6 @@ impl OpDef for Contract {
         let products = multiply_adds(&each, extent_from_end(operands, 0, 0)) * Dim::from(self.lanes as i64);
         let stored = Dim::from(self.program.results.len() as i64);
         Cost::of(operands, outputs, products + results(&each) * stored * instructions(&self.program), true)
-    }
-}
-
-impl Contract {
-    /// One whose results are all outputs of their own.
-    pub fn new(lanes: usize, program: impl Into<std::sync::Arc<crate::Program>>) -> Contract {
-        Contract { lanes, packed: 0, interleaved: false, folds: Vec::new(), groups: Axes::new(), program: program.into() }
-    }
-
-    /// The program's results that share an output, those that are outputs of their own, and those that are reduced.
-    pub fn results(&self) -> [&[(Ref, DType)]; 3] {
-        let results = &self.program.results[..];
-        let (stored, folded) = results.split_at(results.len().saturating_sub(self.folds.len()));
-        let (packed, apart) = stored.split_at(self.packed.min(stored.len()));
-        [packed, apart, folded]
-    }
-
-    /// Types of the outputs for products of this shape.
-    fn outputs(&self, shape: &Shape) -> Result<Types, InferError> {
-        let [packed, apart, folded] = self.results();
-        if self.groups.len() != self.folds.len() || folded.len() != self.folds.len() {
-            return Err(InferError(format!(
-                "{} reductions with {} groups of {} results",
-                self.folds.len(),
-                self.groups.len(),
-                folded.len()
-            )));
-        }
-        if packed.len() != self.packed || self.packed == 1 {
-            return Err(InferError(format!("{} of {} results cannot share an output", self.packed, packed.len() + apart.len())));
-        }
-        let (columns, rows) = shape.split_last().ok_or_else(|| InferError::new("a product has rows and columns"))?;
-        let mut outputs = Types::new();
-        if let Some(&(_, dtype)) = packed.first() {
-            if packed.iter().any(|&(_, other)| other != dtype) {
-                return Err(InferError::new("results that share an output have one dtype"));
-            }
-            let columns = columns.clone() * Dim::from(self.packed as i64);
-            outputs.push(TensorType::new(dtype, rows.iter().cloned().chain([columns])));
-        }
-        outputs.extend(apart.iter().map(|&(_, dtype)| TensorType { dtype, shape: shape.clone() }));
-        for ((&kind, &group), &(_, dtype)) in self.folds.iter().zip(&self.groups).zip(folded) {
-            if !matches!(kind, ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Amax | ReduceKind::Amin) || !dtype.is_float() {
-                return Err(InferError(format!("{} of {dtype} is no reduction of accumulators", kind.name())));
-            }
-            let whole = columns.as_const().filter(|columns| group > 0 && columns % group as i64 == 0);
-            match (group, whole) {
-                (0, _) => outputs.push(TensorType::new(dtype, [columns.clone()])),
-                (_, Some(columns)) => {
-                    let each = Dim::from(columns / group as i64);
-                    outputs.push(TensorType::new(dtype, rows.iter().cloned().chain([each])));
-                }
-                _ => return Err(InferError(format!("{columns} columns are no whole groups of {group}"))),
-            }
-        }
-        Ok(outputs)
     }
 }
 

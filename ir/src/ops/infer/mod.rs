@@ -1,6 +1,8 @@
 //! Type inference, by families of ops.
 
+mod chain;
 mod convolution;
+mod epilogue;
 mod experts;
 mod fused;
 mod indexing;

@@ -101,7 +101,7 @@ fn is_bool(operand: &OperandType<'_>) -> bool {
     }
 }
 
-fn broadcast_all(operands: &[OperandType<'_>]) -> Result<Shape, InferError> {
+pub(super) fn broadcast_all(operands: &[OperandType<'_>]) -> Result<Shape, InferError> {
     operands.iter().try_fold(Shape::new(), |shape, operand| match operand {
         OperandType::Tensor(ty) => broadcast(&shape, &ty.shape),
         _ => Ok(shape),
