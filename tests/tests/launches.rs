@@ -54,6 +54,21 @@ fn a_split_block_has_a_kernel_for_each_projection_at_any_number_of_tokens() {
 }
 
 #[test]
+fn a_single_block_is_one_kernel_at_any_number_of_tokens_or_an_error() {
+    let single = Choices { schedule: Schedule::Single, ..Choices::default() };
+    let plan = block(&single);
+    for (tokens, kernel) in
+        [(1, "moe_bf16_few_tokens"), (17, "moe_bf16_few_block"), (4096, "moe_bf16_few_block"), (65536, "moe_bf16_few_block")]
+    {
+        let found = running(&plan, tokens);
+        assert!(starts(&found, &["router", kernel]), "{tokens}: {found:?}");
+    }
+    let f32 = eglu_tests::plan("mixtral-grouped_mm.block", &Pipeline::standard(), "h200");
+    let error = emit_with(&f32, HOPPER, &single).unwrap_err().to_string();
+    assert!(error.contains("16 bits") && error.contains("`split` or `auto`"), "{error}");
+}
+
+#[test]
 fn a_block_runs_the_ways_that_were_chosen_for_it() {
     let shape = shape();
     let names = |tokens| block_ways(&shape, HOPPER, Schedule::Auto, tokens);

@@ -22,6 +22,12 @@ struct FewShape {
 // How the units lie: `ups` of each slot's first projection, then `splits` runs of `split_depth` of K by `downs` of its second.
 struct FewPlan {
     int slots, ups, downs, splits, split_depth, up_depth, down_depth;
+    int share;  // slots, neighbours, that share a counter
+    // How many units of the first projection the slots have that share this slot's counter.
+    DEVICE u32 ups_with(int slot) const {
+        const int first = slot / share * share;
+        return (u32)(ups * (slots - first < share ? slots - first : share));
+    }
     DEVICE int total() const { return slots * (ups + splits * downs); }
 };
 struct FewUnit {
@@ -158,7 +164,7 @@ DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, 
         }
         if (work.down) {
             if (lane == 0)
-                while (load_acquire(ready + work.slot) < (u32)plan.ups) {}
+                while (load_acquire(ready + work.slot / plan.share) < plan.ups_with(work.slot)) {}
             __syncwarp();
         }
         const typename S::T* const rows = work.down ? activations : tokens;
@@ -225,10 +231,18 @@ DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S
     few_sync();
 }
 
-// Says that a slot's first projection has one more unit done; a group calls it.
-DEVICE void few_activated(u32* ready) {
+// Says that one more unit is done; a group calls it.
+DEVICE void few_done(u32* done) {
     few_sync();
-    if (threadIdx.x % 128 == 0) add_release(ready);
+    if (threadIdx.x % 128 == 0) add_release(done);
+}
+
+// Waits until `all` units are done; every thread of a block calls it, when the block has no more units.
+DEVICE void few_wait(const u32* done, int all) {
+    __syncwarp();
+    if (threadIdx.x == 0)
+        while (load_acquire(done) < (u32)all) {}
+    __syncthreads();
 }
 
 // What was there before; other blocks see what this one wrote, and this one what they did.
@@ -255,7 +269,7 @@ DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
     __syncthreads();
     if (threadIdx.x > 0) return;
     if (add_acquire_release(counters.left) != gridDim.x - 1) return;
-    for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
+    for (int i = 0; i * plan.share < plan.slots; i++) counters.ready[i] = 0;
     for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
     *counters.claimed = *counters.left = 0;
 }

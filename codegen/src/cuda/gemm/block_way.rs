@@ -28,6 +28,8 @@ pub(super) struct Ways {
 /// A way to run a block whose rows were ordered before it.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
+    /// Both projections and the weighted sum in one launch.
+    Single(Few),
     /// Both projections in one launch.
     Few(Few),
     /// A launch for each.
@@ -37,14 +39,15 @@ pub(super) enum Way {
 impl Way {
     fn tile(self) -> (i64, i64) {
         match self {
-            Way::Few(few) => few.tile(),
+            Way::Single(few) | Way::Few(few) => few.tile(),
             Way::Products((up, _)) => up.tile(),
         }
     }
 
     fn label(self, dtype: DType) -> String {
         match self {
-            Way::Few(few) => format!("one launch, {} rows", few.tile().0),
+            Way::Single(few) => format!("one launch, {} rows", few.tile().0),
+            Way::Few(few) => format!("one launch and the sum, {} rows", few.tile().0),
             Way::Products((up, down)) => format!("{} then {}", up.label(dtype), down.label(dtype)),
         }
     }
@@ -97,6 +100,8 @@ struct Block<'a> {
     choices: i64,
     /// The kernel for few rows, unless each projection is to have a launch.
     few: Option<Few>,
+    /// Everything is to be one launch.
+    single: bool,
 }
 
 impl<'a> Block<'a> {
@@ -106,20 +111,23 @@ impl<'a> Block<'a> {
         let Some(choices) = ids.layout.shape[1].as_const() else {
             return Err(Unsupported::new("the number of experts a token takes must be known"));
         };
-        let few = match emitter.choices.schedule {
-            Schedule::Split => None,
-            _ => Few::choose(emitter.target, x, &lanes, down).ok(),
+        let schedule = emitter.choices.schedule;
+        let few = match Few::choose(emitter.target, x, &lanes, down) {
+            Err(why) if schedule == Schedule::Single => {
+                return Err(Unsupported::new(format!(
+                    "no single kernel takes this block: {why}; choose the schedule `split` or `auto`"
+                )));
+            }
+            few => few.ok().filter(|_| schedule != Schedule::Split),
         };
-        Ok(Block { emitter, x, lanes, down, ids, experts: experts_of(gate)?, choices, few })
+        let single = schedule == Schedule::Single;
+        Ok(Block { emitter, x, lanes, down, ids, experts: experts_of(gate)?, choices, few, single })
     }
 
     /// What is taken where nobody chooses.
     fn usual(&self) -> Ways {
         let counts = RowCount::by_expert(self.emitter.target, self.x.dtype, &elements(self.ids), self.experts);
-        let mut any = RowCount::chosen(counts, |rows| {
-            let few = self.few.filter(|few| few.is_best_for(rows));
-            few.map_or_else(|| Way::Products(self.engines(rows)), Way::Few)
-        });
+        let mut any = RowCount::chosen(counts, |rows| self.usual_for(rows));
         let tokens = self.few.map_or_else(Vec::new, |few| {
             few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &self.ids.layout.shape[0], self.choices)
         });
@@ -127,6 +135,14 @@ impl<'a> Block<'a> {
         any[0].1 = tokens.iter().fold(any[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
         any.retain(|(_, when)| !when.is(0));
         Ways { tokens, any }
+    }
+
+    fn usual_for(&self, rows: Option<i64>) -> Way {
+        match self.few {
+            Some(few) if self.single => Way::Single(few),
+            Some(few) if few.is_best_for(rows) => Way::Few(few),
+            _ => Way::Products(self.engines(rows)),
+        }
     }
 
     /// The ways by these names, if the block has them all.
@@ -176,13 +192,13 @@ impl<'a> Block<'a> {
         });
         let of_tokens = few_of_tokens.iter().filter(|(_, when)| at_these(when));
         of_tokens.for_each(|(few, _)| add(Candidate::Tokens(*few, few.tile().0)));
-        for count in rows.iter().filter(|count| at_these(&count.when)) {
-            let few = self.few.filter(|few| few.is_best_for(count.rows));
-            add(Candidate::Any(few.map_or_else(|| Way::Products(self.engines(count.rows)), Way::Few)));
+        let usual = rows.iter().filter(|count| at_these(&count.when));
+        usual.for_each(|count| add(Candidate::Any(self.usual_for(count.rows))));
+        if !self.single {
+            rows.iter().for_each(|count| add(Candidate::Any(Way::Products(self.engines(count.rows)))));
+            let few_rows = self.few.filter(|few| tokens * self.choices <= few.tile().0 * self.experts);
+            few_rows.into_iter().flat_map(|few| [Way::Few(few), Way::Single(few)]).for_each(|way| add(Candidate::Any(way)));
         }
-        rows.iter().for_each(|count| add(Candidate::Any(Way::Products(self.engines(count.rows)))));
-        let few_rows = self.few.filter(|few| tokens * self.choices <= few.tile().0 * self.experts);
-        few_rows.into_iter().for_each(|few| add(Candidate::Any(Way::Few(few))));
         found
     }
 

@@ -3,7 +3,7 @@
 use super::{
     super::{
         ctype,
-        emitter::{Emitter, Target, flat},
+        emitter::{Emitter, Target, elements, flat},
         error::Emit,
         kernel::{Code, Header, Kernel, divisible},
         launch::COUNTERS,
@@ -12,6 +12,7 @@ use super::{
     dispatch::Dispatched,
     instruction,
     swapped::{Features, features, maps},
+    weighted_sum::WeightedSum,
     wgmma::{Strides, resident_grid},
 };
 use crate::TensorRef;
@@ -59,6 +60,8 @@ pub(super) struct Block<'a> {
 pub(super) enum Finish<'a> {
     /// They go to scratch `[T · k, H]`, each where its id stands; the dispatch has listed the tiles.
     Rows(&'a Dispatched, usize),
+    /// The same, and when all are there their weighted sums are made.
+    Combined(&'a Dispatched, usize, &'a WeightedSum<'a>),
     /// Their sums by these weights `[T, k]` go to `[T, H]`, of this type; there are few tokens.
     Sums(&'a TensorRef, &'a TensorRef, DType),
 }
@@ -170,7 +173,11 @@ pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, ch
 pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &Finish<'_>, when: Dim) -> Emit<()> {
     let dtype = block.x.dtype;
     let ty = ctype::storage(dtype)?;
-    let what = if matches!(finish, Finish::Rows(..)) { "rows" } else { "tokens" };
+    let what = match finish {
+        Finish::Rows(..) => "rows",
+        Finish::Combined(..) => "block",
+        Finish::Sums(..) => "tokens",
+    };
     let mut kernel = Kernel::new(format!("moe_{dtype}_few_{what}_{}", few.rows));
     let depth = block.x.layout.shape[1].clone();
     let (inner, outer, choices) = (block.lanes[0].layout.shape[1].clone(), block.down.layout.shape[1].clone(), block.choices);
@@ -189,15 +196,27 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     let k = kernel.dim(&depth);
     let (columns, rows, groups) = (few.columns(), few.rows, few.groups());
     let mut waits = vec![x.clone()];
+    let mut end = String::new();
     let (slots, count, store) = match *finish {
-        Finish::Rows(dispatched, to) => {
+        Finish::Rows(dispatched, to) | Finish::Combined(dispatched, to, _) => {
             let tiles = kernel.scratch("const RowTile", dispatched.tiles);
             let tile_count = kernel.scratch("const i32", dispatched.tile_count);
             let order = kernel.scratch("const i32", dispatched.order.unwrap_or(dispatched.tiles));
             let to = kernel.scratch(ty, to);
             waits.extend([tiles.clone(), tile_count.clone(), order.clone()]);
             let project = project(&mut kernel, block, "sums[c][r]")?;
-            let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            let mut store =
+                format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            if let Finish::Combined(_, _, sum) = finish {
+                store += "few_done(counters.done);\n";
+                let (text, reads) = sum.text(&mut kernel, &to)?;
+                waits.extend(reads);
+                let (all, width, threads) = (kernel.dim(&elements(sum.out)), sum.width(), few.threads());
+                end = format!(
+                    "few_wait(counters.done, plan.slots * plan.downs);\n\
+                     for (i64 at = ((i64)blockIdx.x * {threads} + threadIdx.x) * {width}; at < {all}; at += (i64)gridDim.x * {threads} * {width}) {{\n{text}}}\n"
+                );
+            }
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
         Finish::Sums(weights, out, target) => {
@@ -211,12 +230,17 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
         });
         call(&mut kernel, "gating", block.gating, values.collect(), block.lane_biases)?
     };
+    // Slots share counters where there are more of them.
+    let share = match finish {
+        Finish::Sums(..) => "1".into(),
+        _ => format!("{count} / ({COUNTERS} - 2 - (int)(({h} + 63) / 64)) + 1"),
+    };
     let waits: String = waits.iter().map(|pointer| format!("read_from_here({pointer});\n")).collect();
     let body = format!(
         "using Shape = FewShape<{ty}, {rows}, {}, {groups}, {}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
          if (threadIdx.x == Shape::consumers) {{\n{prefetch}}}\nFewRing<Shape> ring(shared);\nwait_for_kernel_before();\n{waits}\
          const FewCounters counters({counters}, (int)(({h} + 63) / 64));\nconst int claimed = few_claim<Shape>(counters);\n{slots}\
-         const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}}};\n\
+         const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}, {share}}};\n\
          if (threadIdx.x < Shape::consumers) {{\nFewSums<Shape>& sums = all_sums[threadIdx.x / 128];\n\
          for (int q = threadIdx.x / 128;; q += {groups}) {{\nconst int unit = ring.next_unit(q);\n\
          if (unit >= plan.total()) break;\nconst FewUnit work = few_unit(plan, unit);\nconst RowTile slot = slots.slot(work.slot);\n\
@@ -225,14 +249,14 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          for (int at = threadIdx.x % 128; at < slot.rows * {columns}; at += 128) {{\n\
          const int r = at / {columns}, c = at % {columns};\nconst i64 column = (i64)work.tile * {columns} + c;\n\
          if (column >= {i}) continue;\n{ty} result;\n{gating}{activations}[(i64)(slot.start + r) * {i} + column] = result;\n}}\n\
-         few_activated(counters.ready + work.slot);\n}} else {{\n\
+         few_done(counters.ready + work.slot / plan.share);\n}} else {{\n\
          few_multiply<Shape, DownProduct, {}>(ring, work, q, sums);\n\
          for (int at = threadIdx.x % 128; at < slot.rows * 64; at += 128) {{\n\
          const int r = at / 64, c = at % 64;\nconst i64 column = (i64)work.tile * 64 + c;\nif (column >= {h}) continue;\n{store}}}\n}}\n\
          }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
          if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
-         few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
+         few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\n{end}few_leave(counters, plan);\n",
         few.stages(),
         few.up_rows(),
         kernel.dim(&split_depth),

@@ -29,6 +29,7 @@ mod router;
 mod router_tile;
 mod stream;
 mod swapped;
+mod weighted_sum;
 mod wgmma;
 mod widened;
 

@@ -2,10 +2,8 @@
 
 use super::{
     super::{
-        ctype,
-        emitter::{Emitter, elements, flat, optional, tensor},
+        emitter::{Emitter, elements, optional, tensor},
         error::{Emit, Unsupported},
-        kernel::{Code, Header, Kernel, divisible},
     },
     block_way::{Way, Ways},
     dispatch,
@@ -13,6 +11,7 @@ use super::{
     expert_product::{ExpertProduct, Rows, Target},
     experts::experts_of,
     few::{self, Block, Finish},
+    weighted_sum::WeightedSum,
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
@@ -63,19 +62,27 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     for (few, when) in tokens {
         few::emit(emitter, &block, few, &Finish::Sums(weights, &step.outputs[0], op.dtype), when)?;
     }
-    let Some(whenever) = heights.iter().map(|(_, when)| when.clone()).reduce(|any, when| any + when) else {
+    if any.is_empty() {
         return Ok(());
-    };
+    }
+    let sum = WeightedSum { rows: x.dtype, ids, weights, out: &step.outputs[0], dtype: op.dtype, experts };
+    let mut left = Dim::from(0);
     let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
     for (way, when) in any {
         let (up, down_engine) = match way {
+            Way::Single(few) => {
+                few::emit(emitter, &block, few, &Finish::Combined(&dispatched, outputs, &sum), when)?;
+                continue;
+            }
             Way::Few(few) => {
+                left = left + when.clone();
                 few::emit(emitter, &block, few, &Finish::Rows(&dispatched, outputs), when)?;
                 continue;
             }
             Way::Products(engines) => engines,
         };
+        left = left + when.clone();
         let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
@@ -115,46 +122,5 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         gated.emit(emitter)?;
         projected.emit(emitter)?;
     }
-    emitter.only(whenever, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
-}
-
-/// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.
-fn combine(
-    emitter: &mut Emitter,
-    step: &Step,
-    op: &Moe,
-    ids: &TensorRef,
-    weights: &TensorRef,
-    rows: usize,
-    experts: i64,
-) -> Emit<()> {
-    let (x, out) = (tensor(step, 0)?, &step.outputs[0]);
-    let columns = out.layout.shape[1].clone();
-    let width: i64 = if divisible(&columns, 8) && x.dtype.size() == 2 { 8 } else { 1 };
-    let mut kernel = Kernel::new(format!("moe_combine_{}", op.dtype));
-    let (stored, target) = (ctype::storage(x.dtype)?, ctype::storage(op.dtype)?);
-    let ty = if x.dtype == DType::F64 { "double" } else { "float" };
-    let from = kernel.scratch(&format!("const {stored}"), rows);
-    let (id, scale, to) = (kernel.read(ids)?, kernel.read(weights)?, kernel.write(out)?);
-    let total = elements(out);
-    let (n, all) = (kernel.dim(&columns), kernel.dim(&total));
-    let choices = kernel.dim(&ids.layout.shape[1]);
-    let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
-    let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
-    let overlaps = emitter.target.arch >= 90;
-    let wait: String = [&from, &id, &scale].map(|pointer| format!("read_from_here({pointer});\n")).concat();
-    let (headers, wait) =
-        if overlaps { (vec![Header::Hopper], format!("wait_for_kernel_before();\n{wait}")) } else { (vec![], String::new()) };
-    let body = format!(
-        "{wait}const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
-         {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
-         if (expert < 0 || expert >= {experts}) continue;\nconst {ty} weight = ({ty})up({scale}[{scale_at}]);\n\
-         const Pack<{stored}, {width}> row = *(const Pack<{stored}, {width}>*)({from} + (t * {choices} + j) * {n} + h);\n\
-         #pragma unroll\nfor (int e = 0; e < {width}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
-         Pack<{target}, {width}> result;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
-         *(Pack<{target}, {width}>*)({to} + at) = result;\n"
-    );
-    let code = Code { headers, body, threads: [256, 1], overlaps, ..Code::default() };
-    emitter.launch(kernel, code, flat(total.ceil_div(256 * width)));
-    Ok(())
+    emitter.only(left, |emitter| sum.emit(emitter, outputs))
 }
