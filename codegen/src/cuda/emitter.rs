@@ -9,7 +9,7 @@ use super::{
     norm, order, pointwise, reduce, route, scan, scatter,
 };
 use crate::{Arg, BufferId, Plan, Step, TensorRef};
-use eglu_ir::{Dim, Op, types::numel};
+use eglu_ir::{Dim, Op, dim::bounds::bounds, types::numel};
 use std::collections::{HashMap, HashSet};
 
 /// What to emit for.
@@ -155,6 +155,11 @@ impl Emitter {
             self.step(&plan.steps[index])?;
         }
         Ok(())
+    }
+
+    /// The largest value of a dim, if the symbols' ranges bound it.
+    pub fn most(&self, dim: &Dim) -> Option<i64> {
+        bounds(dim, &self.out.plan.symbols).max
     }
 
     /// True if the tensor's rows lie in expert order, not where their ids stand.

@@ -40,7 +40,7 @@ fn block(sizes: Sizes) -> Plan {
     let Sizes { experts, choices, score, groups } = sizes;
     let mut graph = Graph::new("block");
     let x = graph.add_input("x", TensorType::new(DType::Bf16, [Dim::symbol("s0"), Dim::from(HIDDEN)]));
-    let mut input = |graph: &mut Graph, name: &str, shape: &[i64]| graph.add_input(name, TensorType::fixed(DType::Bf16, shape));
+    let input = |graph: &mut Graph, name: &str, shape: &[i64]| graph.add_input(name, TensorType::fixed(DType::Bf16, shape));
     let router = input(&mut graph, "router", &[experts, HIDDEN]);
     let gate = input(&mut graph, "gate", &[experts, INNER, HIDDEN]);
     let up = input(&mut graph, "up", &[experts, INNER, HIDDEN]);
@@ -65,7 +65,7 @@ fn block(sizes: Sizes) -> Plan {
         weigh: weigh.into(),
     };
     let route = call(&mut graph, "route", route.into(), vec![logits.into(), eglu::ir::Operand::None]);
-    let (scores, ids) = (eglu::ir::Value { node: route, output: 0 }, eglu::ir::Value { node: route, output: 1 });
+    let (scores, ids) = (eglu::ir::Value { node: route, index: 0 }, eglu::ir::Value { node: route, index: 1 });
     let mut program = Program::new([DType::Bf16; 2]);
     let silu = program.push(InstrOp::Pointwise(Pointwise::Silu), [Ref::Param(0)], DType::Bf16);
     let product = program.push(InstrOp::Pointwise(Pointwise::Mul), [silu, Ref::Param(1)], DType::Bf16);

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        BlockWay, Chosen, Schedule, TOKENS, choices,
+        BlockWay, COUNTERS, Chosen, Schedule, TOKENS, choices,
         emitter::{Emitter, elements, optional, tensor},
         error::{Emit, Unsupported},
     },
@@ -128,6 +128,16 @@ impl<'a> Block<'a> {
     fn usual(&self) -> Ways {
         let counts = RowCount::by_expert(self.emitter.target, self.x.dtype, &elements(self.ids), self.experts);
         let mut any = RowCount::chosen(counts, |rows| self.usual_for(rows));
+        if let [(Way::Single(few), when)] = &mut any[..] {
+            // Each of its tiles has a counter, of which there are enough but for very many tokens.
+            let most = (COUNTERS as i64 / 2 - 4 - self.experts) * few.tile().0 / self.choices;
+            let tokens = &self.ids.layout.shape[0];
+            if self.emitter.most(tokens).is_none_or(|tokens| tokens > most) {
+                let beyond = Dim::min(&tokens.floor_div(&Dim::from(most + 1)), &Dim::from(1));
+                *when = when.clone() - beyond.clone();
+                any.push((Way::Products(self.engines(None)), beyond));
+            }
+        }
         let tokens = self.few.map_or_else(Vec::new, |few| {
             few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &self.ids.layout.shape[0], self.choices)
         });
