@@ -78,87 +78,90 @@ DEVICE void router_order(const RouterCounters& counters, RouterRun<experts, toke
     __shared__ i32 totals[experts], places[experts], starts[experts], tile_ends[experts];
     const i64 runs = (rows + tokens - 1) / tokens, first = runs * blockIdx.x / gridDim.x, end = runs * (blockIdx.x + 1) / gridDim.x;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (first < end || blockIdx.x == 0) {
-        for (int e = threadIdx.x; e < experts; e += threads) totals[e] = places[e] = 0;
-        if (threadIdx.x == 0)
-            while (load_acquire(counters.counted) < (u32)runs) {}
-        __syncthreads();
-        i32 all[held] = {}, before[held] = {};
+    if (first == end && blockIdx.x > 0) return;
+    for (int e = threadIdx.x; e < experts; e += threads) totals[e] = places[e] = 0;
+    if (threadIdx.x == 0)
+        while (load_acquire(counters.counted) < (u32)runs) {}
+    __syncthreads();
+    i32 all[held] = {}, before[held] = {};
 #pragma unroll 4
-        for (i64 r = warp; r < runs; r += warps)
+    for (i64 r = warp; r < runs; r += warps)
 #pragma unroll
-            for (int i = 0; i < held; i++) {
-                const i32 n = i * 32 + lane < experts ? (i32)load_from_others(counts + r * experts + i * 32 + lane) : 0;
-                all[i] += n;
-                before[i] += r < first ? n : 0;
-            }
-#pragma unroll
-        for (int i = 0; i < held; i++)
-            if (i * 32 + lane < experts) {
-                atomicAdd(&totals[i * 32 + lane], all[i]);
-                atomicAdd(&places[i * 32 + lane], before[i]);
-            }
-        __syncthreads();
-        if (warp == 0) {
-            i32 at = 0, tile_at = 0;
-            for (int i = 0; i < held; i++) {
-                const int e = i * 32 + lane;
-                const i32 n = e < experts ? totals[e] : 0;
-                i32 sum = n, tile_sum = (n + list.height - 1) / list.height;
-#pragma unroll
-                for (int reach = 1; reach < 32; reach *= 2) {
-                    const i32 other = __shfl_up_sync(0xffffffffu, sum, reach), tiles = __shfl_up_sync(0xffffffffu, tile_sum, reach);
-                    if (lane >= reach) sum += other, tile_sum += tiles;
-                }
-                if (e < experts) {
-                    starts[e] = at + sum - n;
-                    places[e] += at + sum - n;
-                    tile_ends[e] = tile_at + tile_sum;
-                    if (blockIdx.x == 0) group_starts[e] = at + sum - n;
-                }
-                at += __shfl_sync(0xffffffffu, sum, 31);
-                tile_at += __shfl_sync(0xffffffffu, tile_sum, 31);
-            }
-            if (blockIdx.x == 0 && lane == 0) {
-                group_starts[experts] = at;
-                *list.count = tile_at;
-            }
+        for (int i = 0; i < held; i++) {
+            const i32 n = i * 32 + lane < experts ? (i32)load_from_others(counts + r * experts + i * 32 + lane) : 0;
+            all[i] += n;
+            before[i] += r < first ? n : 0;
         }
-        __syncthreads();
-        for (int t = threadIdx.x; blockIdx.x == 0 && t < tile_ends[experts - 1]; t += threads) {
-            int low = 0, high = experts - 1;
-            while (low < high) {
-                const int middle = (low + high) / 2;
-                if (tile_ends[middle] > t) high = middle;
-                else low = middle + 1;
-            }
-            const i32 height = list.height_of(totals[low]), done = (t - (low == 0 ? 0 : tile_ends[low - 1])) * height;
-            const i32 left = totals[low] - done;
-            list.tiles[t] = {low, starts[low] + done, left < height ? left : height};
+#pragma unroll
+    for (int i = 0; i < held; i++)
+        if (i * 32 + lane < experts) {
+            atomicAdd(&totals[i * 32 + lane], all[i]);
+            atomicAdd(&places[i * 32 + lane], before[i]);
         }
-        for (i64 r = first; r < end; r++) {
-            const i64 from = r * tokens * choices, left = (rows - r * tokens) * choices;
-            const int count = left < tokens * choices ? (int)left : tokens * choices;
-            int mine[each];
-            run.clear();
-            __syncthreads();
+    __syncthreads();
+    if (warp == 0) {
+        i32 at = 0, tile_at = 0;
+        for (int i = 0; i < held; i++) {
+            const int e = i * 32 + lane;
+            const i32 n = e < experts ? totals[e] : 0;
+            i32 sum = n, tile_sum = (n + list.height - 1) / list.height;
 #pragma unroll
-            for (int i = 0; i < each; i++) {
-                const int at = i * threads + threadIdx.x;
-                mine[i] = at < count ? (int)load_from_others(ids + from + at) : -1;
-                if (mine[i] >= 0) run.add(at / choices, mine[i]);
+            for (int reach = 1; reach < 32; reach *= 2) {
+                const i32 other = __shfl_up_sync(0xffffffffu, sum, reach), tiles = __shfl_up_sync(0xffffffffu, tile_sum, reach);
+                if (lane >= reach) sum += other, tile_sum += tiles;
             }
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < each; i++) {
-                const int at = i * threads + threadIdx.x;
-                if (mine[i] >= 0) order[places[mine[i]] + run.before(at / choices, mine[i])] = (i32)(from + at);
+            if (e < experts) {
+                starts[e] = at + sum - n;
+                places[e] += at + sum - n;
+                tile_ends[e] = tile_at + tile_sum;
+                if (blockIdx.x == 0) group_starts[e] = at + sum - n;
             }
-            __syncthreads();
-            for (int e = threadIdx.x; e < experts; e += threads) places[e] += run.count(e);
-            __syncthreads();
+            at += __shfl_sync(0xffffffffu, sum, 31);
+            tile_at += __shfl_sync(0xffffffffu, tile_sum, 31);
+        }
+        if (blockIdx.x == 0 && lane == 0) {
+            group_starts[experts] = at;
+            *list.count = tile_at;
         }
     }
+    __syncthreads();
+    for (int t = threadIdx.x; blockIdx.x == 0 && t < tile_ends[experts - 1]; t += threads) {
+        int low = 0, high = experts - 1;
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            if (tile_ends[middle] > t) high = middle;
+            else low = middle + 1;
+        }
+        const i32 height = list.height_of(totals[low]), done = (t - (low == 0 ? 0 : tile_ends[low - 1])) * height;
+        const i32 left = totals[low] - done;
+        list.tiles[t] = {low, starts[low] + done, left < height ? left : height};
+    }
+    for (i64 r = first; r < end; r++) {
+        const i64 from = r * tokens * choices, left = (rows - r * tokens) * choices;
+        const int count = left < tokens * choices ? (int)left : tokens * choices;
+        int mine[each];
+        run.clear();
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            const int at = i * threads + threadIdx.x;
+            mine[i] = at < count ? (int)load_from_others(ids + from + at) : -1;
+            if (mine[i] >= 0) run.add(at / choices, mine[i]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            const int at = i * threads + threadIdx.x;
+            if (mine[i] >= 0) order[places[mine[i]] + run.before(at / choices, mine[i])] = (i32)(from + at);
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < experts; e += threads) places[e] += run.count(e);
+        __syncthreads();
+    }
+}
+
+// A block calls it when it is done with the counters.
+DEVICE void router_leave(const RouterCounters& counters) {
     if (threadIdx.x > 0) return;
     __threadfence();
     if (atomicAdd(counters.left, 1u) == gridDim.x - 1) *counters.claimed = *counters.counted = *counters.left = 0;

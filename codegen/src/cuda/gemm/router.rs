@@ -269,8 +269,8 @@ impl Router<'_> {
             tile.rows
         );
         let finish = format!(
-            "router_order<{experts}, {k}, {own}, {threads}>(counters, run, {lines}, orders ? {m} : 0, {ids}, {order}, {starts}, \
-             {{(i32){height}, (i32){step}, {all}, {list}}});\n"
+            "if (orders) router_order<{experts}, {k}, {own}, {threads}>(counters, run, {lines}, {m}, {ids}, {order}, {starts}, \
+             {{(i32){height}, (i32){step}, {all}, {list}}});\nif (orders || tiles > 1) router_leave(counters);\n"
         );
         Ok((declare, "run.clear();\n".into(), count, finish))
     }

@@ -64,9 +64,10 @@ impl RouterTile {
         });
         all.filter_map(|tile| {
             let stages = (ROOM - tile.own_rows() * tile.pitch() * tile.size).div_euclid(tile.stage_bytes() + 16).min(8);
-            // Registers: those of three warpgroups and more have less room for accumulators.
+            // The more warpgroups, the fewer registers each thread has.
+            let most = [128, 128, 64, 32][tile.groups as usize - 1];
             let fits = stages >= 2
-                && tile.accumulators() <= if tile.groups > 2 { 64 } else { 128 }
+                && tile.accumulators() <= most
                 && (tile.splits == 1 || tile.rows * tile.width() * 4 <= stages * tile.stage_bytes());
             fits.then_some(RouterTile { stages, ..tile })
         })
@@ -90,8 +91,10 @@ impl RouterTile {
     /// Warps that multiply, one that fills the ring, and as many more, which choose only, as registers allow: a choice is a chain of
     /// dependent steps, so that it takes many warps to keep a multiprocessor busy.
     pub fn threads(self) -> u32 {
-        let most = if self.accumulators() <= 64 { 544 } else { 0 };
-        (self.groups as u32 * 128 + 32).max(most)
+        // Registers are given out to four warps at a time: one more than sixteen would leave each thread 96 in place of 128.
+        let (fewest, most) = (self.groups as u32 * 128 + 32, if self.accumulators() <= 64 { 512 } else { 0 });
+        // A warp for each token is enough.
+        if self.own_rows() <= i64::from(fewest / 32) { fewest } else { fewest.max(most) }
     }
 
     /// Logits from token to token: the lanes of a warp, which hold two tokens by eight experts four times over, then meet in no bank.
