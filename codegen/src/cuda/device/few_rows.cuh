@@ -102,19 +102,6 @@ struct FewRing {
     }
 };
 
-DEVICE u32 load_acquire(const u32* pointer) {
-    u32 x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(pointer) : "memory");
-    return x;
-}
-DEVICE void add_release(u32* pointer) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(pointer) : "memory"); }
-// Past the first-level cache, which does not see what other blocks wrote.
-DEVICE float load_from_others(const float* pointer) {
-    float x;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(pointer) : "memory");
-    return x;
-}
-
 // What the blocks tell each other; all are zero again when the last has left.
 struct FewCounters {
     u32 *claimed, *left, *activated, *done, *ready;
@@ -277,6 +264,20 @@ DEVICE bool few_finished(u32* done, int all) {
     if (threadIdx.x % 128 == 0) last[threadIdx.x / 128] = add_acquire_release(done) == (u32)all - 1;
     few_sync();
     return last[threadIdx.x / 128];
+}
+
+// Says that a unit of the second projection is done; a group calls it.
+DEVICE void few_projected(u32* done) {
+    few_sync();
+    if (threadIdx.x % 128 == 0) add_release(done);
+}
+
+// Waits until `all` units are done; every thread of a block calls it, when the block has no more units.
+DEVICE void few_wait(const u32* done, int all) {
+    __syncwarp();
+    if (threadIdx.x == 0)
+        while (load_acquire(done) < (u32)all) {}
+    __syncthreads();
 }
 
 // Every thread of a block calls it when the block is done with the counters.

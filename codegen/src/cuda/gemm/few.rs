@@ -3,7 +3,7 @@
 use super::{
     super::{
         ctype,
-        emitter::{Emitter, Target, flat},
+        emitter::{Emitter, Target, elements, flat},
         error::Emit,
         kernel::{Code, Header, Kernel, divisible},
         launch::COUNTERS,
@@ -12,6 +12,7 @@ use super::{
     dispatch::Dispatched,
     instruction,
     swapped::{Features, features, maps},
+    weighted_sum::WeightedSum,
     wgmma::{Strides, resident_grid},
 };
 use crate::TensorRef;
@@ -59,6 +60,8 @@ pub(super) struct Block<'a> {
 pub(super) enum Finish<'a> {
     /// They go to scratch `[T · k, H]`, each where its id stands; the dispatch has listed the tiles.
     Rows(&'a Dispatched, usize),
+    /// The same, and when all are there their weighted sums are made.
+    Combined(&'a Dispatched, usize, &'a WeightedSum<'a>),
     /// Their sums by these weights `[T, k]` go to `[T, H]`, of this type; there are few tokens.
     Sums(&'a TensorRef, &'a TensorRef, DType),
 }
@@ -169,7 +172,11 @@ pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, ch
 pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &Finish<'_>, when: Dim) -> Emit<()> {
     let dtype = block.x.dtype;
     let ty = ctype::storage(dtype)?;
-    let what = if matches!(finish, Finish::Rows(..)) { "rows" } else { "tokens" };
+    let what = match finish {
+        Finish::Rows(..) => "rows",
+        Finish::Combined(..) => "block",
+        Finish::Sums(..) => "tokens",
+    };
     let mut kernel = Kernel::new(format!("moe_{dtype}_few_{what}_{}", few.rows));
     let depth = block.x.layout.shape[1].clone();
     let (inner, outer, choices) = (block.lanes[0].layout.shape[1].clone(), block.down.layout.shape[1].clone(), block.choices);
@@ -188,15 +195,27 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     let k = kernel.dim(&depth);
     let (columns, rows, groups) = (few.columns(), few.rows, few.groups());
     let mut waits = vec![x.clone()];
+    let mut end = String::new();
     let (slots, count, store) = match *finish {
-        Finish::Rows(dispatched, to) => {
+        Finish::Rows(dispatched, to) | Finish::Combined(dispatched, to, _) => {
             let tiles = kernel.scratch("const RowTile", dispatched.tiles);
             let tile_count = kernel.scratch("const i32", dispatched.tile_count);
             let order = kernel.scratch("const i32", dispatched.order.unwrap_or(dispatched.tiles));
             let to = kernel.scratch(ty, to);
             waits.extend([tiles.clone(), tile_count.clone(), order.clone()]);
             let project = project(&mut kernel, block, "sums[c][r]")?;
-            let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            let mut store =
+                format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            if let Finish::Combined(_, _, sum) = finish {
+                store += "few_projected(counters.done);\n";
+                let (text, reads) = sum.text(&mut kernel, &to)?;
+                waits.extend(reads);
+                let (all, width, threads) = (kernel.dim(&elements(sum.out)), sum.width(), few.threads());
+                end = format!(
+                    "few_wait(counters.done, plan.slots * plan.downs);\n\
+                     for (i64 at = ((i64)blockIdx.x * {threads} + threadIdx.x) * {width}; at < {all}; at += (i64)gridDim.x * {threads} * {width}) {{\n{text}}}\n"
+                );
+            }
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
         Finish::Sums(weights, out, target) => {
@@ -231,7 +250,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
          if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
-         few_rows(ring, plan, slots, counters, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
+         few_rows(ring, plan, slots, counters, {x}, {stride}, {choices}, {activations});\n}}\n{end}few_leave(counters, plan);\n",
         few.stages(),
         few.up_rows(),
         kernel.dim(&split_depth),
