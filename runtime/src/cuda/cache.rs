@@ -140,7 +140,7 @@ impl Cache {
 
     /// Notes which compiler makes the entries. Without the note the next start loads it, and that is all.
     pub(crate) fn remember(&self, nvrtc: &Nvrtc, env: Env<'_>) {
-        if let Some(folder) = self.folder.as_ref().filter(|_| self.grown.load(Ordering::Relaxed)) {
+        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) {
             remembered::remember(folder, nvrtc, env);
         }
     }
