@@ -15,6 +15,7 @@ mod lines;
 mod map;
 mod map_reduce;
 mod norms;
+mod onto;
 mod partition;
 mod placed;
 mod product;
@@ -51,7 +52,7 @@ impl Pass for Cluster {
     }
 
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
-        let stored = store::absorb_casts(graph)?;
+        let stored = store::absorb_casts(graph)? | onto::accumulate(graph)?;
         let sunk = views::sink(graph)?;
         if sunk {
             // What was moved in front of one reader must be the same value for all.

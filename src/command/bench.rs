@@ -160,7 +160,7 @@ impl Bench {
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
     fn measure(&self, progress: &Progress) -> Result<Measured, Failure> {
         let phases = progress.phases();
-        let _opening = device::open_early(self.device, true);
+        let _opening = device::open_early(self.device);
         let mut imported = phases.time("import", || model::load(&self.model))?;
         // The first question to a GPU waits until the driver has started.
         let profile = match self.device {

@@ -117,9 +117,10 @@ DEVICE float load_from_others(const float* pointer) {
 
 // What the blocks tell each other; all are zero again when the last has left.
 struct FewCounters {
-    u32 *claimed, *left, *done, *ready;
-    // Units claimed, blocks that left; of the columns of the down projection and of the slots, the units that are done.
-    DEVICE FewCounters(u32* counters, int downs) : claimed(counters), left(counters + 1), done(counters + 2), ready(counters + 2 + downs) {}
+    u32 *claimed, *left, *activated, *done, *ready;
+    // Units claimed, blocks that left; units that are done: of the first projection, of the columns of the second, of the slots in the first.
+    DEVICE FewCounters(u32* counters, int downs)
+        : claimed(counters), left(counters + 1), activated(counters + 2), done(counters + 3), ready(counters + 3 + downs) {}
 };
 
 // The thread that loads weights claims its first unit.
@@ -154,9 +155,10 @@ DEVICE void few_weights(FewRing<S>& ring, const FewPlan& plan, const Slots& slot
 // Copies the units' rows, of the tokens or of the activations; a warp calls it. The row of id i is `tokens + i / choices * stride`, that of
 // place p `activations + p * down_depth`. Rows that a slot does not have keep what was there: their products go nowhere.
 template <class S, class Slots>
-DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, const u32* ready, const typename S::T* tokens, i64 stride,
-                     int choices, const typename S::T* activations) {
+DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, const FewCounters& counters, const typename S::T* tokens,
+                     i64 stride, int choices, const typename S::T* activations) {
     const int lane = threadIdx.x % 32;
+    bool all_ready = false;
     const u32 box = S::bytes_b + lane / 8 * S::box_a;
     for (int q = 0;; q++) {
         const int unit = ring.next_unit(q);
@@ -169,9 +171,13 @@ DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, 
             const int r = i * 32 + lane;
             offsets[i] = r >= slot.rows ? 0 : work.down ? (i64)(slot.start + r) * plan.down_depth : slots.id_of(slot.start + r) / choices * stride;
         }
-        if (work.down) {
-            if (lane == 0)
-                while (load_acquire(ready + work.slot) < (u32)plan.ups) {}
+        if (work.down && !all_ready) {
+            // Lane 0 waits for the slot; another looks whether there is anything left to wait for.
+            const u32* const watched = lane == 0 ? counters.ready + work.slot : counters.activated;
+            u32 seen;
+            do seen = load_acquire(watched);
+            while (__shfl_sync(0xffffffffu, seen, 0) < (u32)plan.ups);
+            all_ready = __shfl_sync(0xffffffffu, seen, 1) == (u32)(plan.slots * plan.ups);
             __syncwarp();
         }
         const typename S::T* const rows = work.down ? activations : tokens;
@@ -195,6 +201,13 @@ DEVICE void few_rows(FewRing<S>& ring, const FewPlan& plan, const Slots& slots, 
     cp_async_wait<0>();
 }
 
+DEVICE Pack<float, 1> load_from_others(const Pack<float, 1>* pointer) { return {{load_from_others(pointer->at)}}; }
+DEVICE Pack<float, 4> load_from_others(const Pack<float, 4>* pointer) {
+    Pack<float, 4> x;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.at[0]), "=f"(x.at[1]), "=f"(x.at[2]), "=f"(x.at[3]) : "l"(pointer) : "memory");
+    return x;
+}
+
 // The sums of a unit: of each of its 64 rows of weights, for each row.
 template <class S>
 using FewSums = float[64][S::rows + 1];
@@ -208,24 +221,27 @@ template <class S, class Instruction, bool across>
 DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S>& sums) {
     float d[S::boxes][S::rows / 2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, group = q % S::groups;
-    const auto multiply = [&](int stage, int step) {
-        const u64 w = matrix_descriptor(ring.b(stage)), x = matrix_descriptor(ring.a(stage));
+    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
+#pragma unroll 1
+    for (int k = work.from; k < work.to; k += S::depth) {
+        barrier_wait(ring.full(ring.stage), ring.phase);
+        fence_shared_for_tensor_cores();
+        const u64 w = matrix_descriptor(ring.b(ring.stage)), x = matrix_descriptor(ring.a(ring.stage));
+        wgmma_fence();
         // Each box has sums of its own: the products of one need not wait for those of another.
 #pragma unroll
         for (int slice = 0; slice < 4; slice++)
 #pragma unroll
             for (int box = 0; box < S::boxes; box++)
                 Instruction::add(d[box], w + box * (8192 / 16) + slice * (across ? 128 : 2), x + box * (S::box_a / 16) + slice * 2,
-                                 step > 0 || slice > 0);
-    };
-    const auto release = [&](int stage) {
-        if (lane == 0) barrier_arrive(ring.empty(stage));
-    };
-    if (q > 0) barrier_wait(ring.turn(group), (q / S::groups - (group == 0)) & 1);
-    const int last = multiply_stages<true>(ring, ring, (work.to - work.from + S::depth - 1) / S::depth, multiply, release);
-    if (lane == 0) barrier_arrive(ring.turn((q + 1) % S::groups));
-    wgmma_wait<0>();
-    release(last);
+                                 k > work.from || slice > 0);
+        wgmma_commit();
+        if (k + S::depth >= work.to && lane == 0) barrier_arrive(ring.turn((q + 1) % S::groups));
+        // Products take less time than weights: a stage is given back at once, for what is on its way is what counts.
+        wgmma_wait<0>();
+        if (lane == 0) barrier_arrive(ring.empty(ring.stage));
+        ring.advance();
+    }
     // Whoever reads the sums of the unit before is done.
     few_sync();
 #pragma unroll
@@ -239,9 +255,11 @@ DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S
 }
 
 // Says that a slot's first projection has one more unit done; a group calls it.
-DEVICE void few_activated(u32* ready) {
+DEVICE void few_activated(const FewCounters& counters, int slot) {
     few_sync();
-    if (threadIdx.x % 128 == 0) add_release(ready);
+    if (threadIdx.x % 128 > 0) return;
+    add_release(counters.ready + slot);
+    add_release(counters.activated);
 }
 
 // What was there before; other blocks see what this one wrote, and this one what they did.
@@ -270,5 +288,5 @@ DEVICE void few_leave(const FewCounters& counters, const FewPlan& plan) {
     if (add_acquire_release(counters.left) != gridDim.x - 1) return;
     for (int i = 0; i < plan.slots; i++) counters.ready[i] = 0;
     for (int i = 0; i < plan.downs; i++) counters.done[i] = 0;
-    *counters.claimed = *counters.left = 0;
+    *counters.claimed = *counters.left = *counters.activated = 0;
 }

@@ -31,7 +31,7 @@ const SPLIT_DEPTH: i64 = 2048;
 const MOST_ROWS: i64 = 16;
 /// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
 /// H200, what ends a unit and begins the next takes more than two launches do.
-const HEAVY: i64 = 0;
+const HEAVY: i64 = 20 << 20;
 /// Units for each block below which they are made smaller.
 const ROUNDS: i64 = 2;
 
@@ -119,8 +119,7 @@ impl Few {
 
     fn stages(self) -> u32 {
         match self.rows {
-            8 => 6,
-            16 => 5,
+            8 | 16 => 5,
             _ => 4,
         }
     }
@@ -225,14 +224,14 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          for (int at = threadIdx.x % 128; at < slot.rows * {columns}; at += 128) {{\n\
          const int r = at / {columns}, c = at % {columns};\nconst i64 column = (i64)work.tile * {columns} + c;\n\
          if (column >= {i}) continue;\n{ty} result;\n{gating}{activations}[(i64)(slot.start + r) * {i} + column] = result;\n}}\n\
-         few_activated(counters.ready + work.slot);\n}} else {{\n\
+         few_activated(counters, work.slot);\n}} else {{\n\
          few_multiply<Shape, DownProduct, {}>(ring, work, q, sums);\n\
          for (int at = threadIdx.x % 128; at < slot.rows * 64; at += 128) {{\n\
          const int r = at / 64, c = at % 64;\nconst i64 column = (i64)work.tile * 64 + c;\nif (column >= {h}) continue;\n{store}}}\n}}\n\
          }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
          if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
-         few_rows(ring, plan, slots, counters.ready, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
+         few_rows(ring, plan, slots, counters, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
         few.stages(),
         few.up_rows(),
         kernel.dim(&split_depth),
@@ -283,19 +282,28 @@ fn sums(
          // Nobody is named: there is nothing to add up.\nif (slots.slots == 0)\n\
          for (i64 at = blockIdx.x * {threads} + threadIdx.x; at < {t} * {h}; at += gridDim.x * {threads}) {to}[at] = cast<{stored}>(0.0f);\n"
     );
-    let project = project(kernel, block, "sum")?;
+    let project = project(kernel, block, "sums.at[e]")?;
+    // Columns that a thread adds up.
+    let width = if divisible(outer, 4) { 4 } else { 1 };
+    let parts = 64 / width;
     let store = format!(
         "{partial}[((i64)work.split * {t} * {choices} + slots.id_of(slot.start + r)) * {h} + column] = sums[c][r];\n}}\n\
          if (few_finished<Shape>(counters.done + work.tile, plan.slots * plan.splits))\n\
-         for (int at = threadIdx.x % 128; at < (int){t} * 64; at += 128) {{\n\
-         const int t = at / 64;\nconst i64 column = (i64)work.tile * 64 + at % 64;\nif (column >= {h}) continue;\nfloat all = 0.0f;\n\
+         for (int at = threadIdx.x % 128; at < (int){t} * {parts}; at += 128) {{\n\
+         const int t = at / {parts};\nconst i64 first = (i64)work.tile * 64 + at % {parts} * {width};\nif (first >= {h}) continue;\n\
+         float all[{width}] = {{}};\n\
          #pragma unroll\nfor (int j = 0; j < {choices}; j++) {{\nconst int named = slots.ids[t * {choices} + j];\n\
          // What no expert has is read all the same, so that no read waits for another.\n\
-         const i64 expert = named < 0 ? 0 : named, row = named < 0 ? 0 : slots.standing_for(t * {choices} + j, {choices});\nfloat sum = 0.0f;\n\
-         #pragma unroll\nfor (int split = 0; split < {splits}; split++)\n\
-         sum += load_from_others({partial} + ((i64)split * {t} * {choices} + row) * {h} + column);\n\
-         {ty} result;\n{project}const float term = (float)up({scale}[{scale_at}]) * (float)up(result);\nall += named < 0 ? 0.0f : term;\n}}\n\
-         {to}[(i64)t * {h} + column] = cast<{stored}>(all);\n}}\n"
+         const i64 expert = named < 0 ? 0 : named, row = named < 0 ? 0 : slots.standing[t * {choices} + j];\n\
+         Pack<float, {width}> sums{{}};\n\
+         #pragma unroll\nfor (int split = 0; split < {splits}; split++) {{\n\
+         const auto part = load_from_others((const Pack<float, {width}>*)({partial} + ((i64)split * {t} * {choices} + row) * {h} + first));\n\
+         #pragma unroll\nfor (int e = 0; e < {width}; e++) sums.at[e] += part.at[e];\n}}\n\
+         const float weight = (float)up({scale}[{scale_at}]);\n\
+         #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n[[maybe_unused]] const i64 column = first + e;\n{ty} result;\n{project}\
+         const float term = weight * (float)up(result);\nall[e] += named < 0 ? 0.0f : term;\n}}\n}}\n\
+         Pack<{stored}, {width}> out;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) out.at[e] = cast<{stored}>(all[e]);\n\
+         *(Pack<{stored}, {width}>*)({to} + (i64)t * {h} + first) = out;\n}}\n"
     );
     Ok((slots, "slots.slots".into(), store))
 }

@@ -260,6 +260,7 @@ impl<'a> Product<'a> {
             row: "m0 + m".into(),
             place: None,
             dropped: None,
+            empty: None,
             run,
             staged,
             parts: &[],
