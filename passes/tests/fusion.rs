@@ -181,13 +181,41 @@ fn upcasting_an_accumulator_rounds_it_first() {
 }
 
 #[test]
-fn nothing_is_fused_around_a_reduction_in_between() {
+fn passes_over_the_same_lines_are_one_kernel() {
     let source = format!(
         "{X}%e: f32[4, 6] = exp(%x)\n%n: f32[4, 6] = neg(%e)\n%s: f32[4, 1] = reduce(%e) {{kind=sum, dims=[1], keepdim=true, dtype=f32}}\n\
         %t: f32[4, 1] = sqrt(%s)\n%y: f32[4, 6] = div(%n, %t)\noutput %y\n"
     );
-    // The sum takes in sqrt, and neg joins div behind it; exp is read by both.
-    assert_eq!(fused(&source, "cluster,dce"), (vec!["exp", "map_reduce", "map"], 0.0));
+    let (ops, error) = fused(&source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+    // What reads across lines does not share their passes.
+    let across = source
+        .replace("[4, 1] = reduce(%e) {kind=sum, dims=[1]", "[1, 6] = reduce(%e) {kind=sum, dims=[0]")
+        .replace("f32[4, 1]", "f32[1, 6]");
+    let (ops, error) = fused(&across, "cluster,dce");
+    assert!(ops.len() > 1 && !ops.contains(&"reduce_chain"), "{ops:?}");
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn a_norm_that_nothing_joins_stays_one() {
+    let source = format!("{X}%y: f32[4, 6] = softmax(%x) {{dim=1, log=false, dtype=f32}}\noutput %y\n");
+    assert_eq!(fused(&source, "cluster,dce"), (vec!["softmax"], 0.0));
+    let source =
+        format!("{X}%e: f32[4, 6] = mul(%x, 0.5)\n%y: f32[4, 6] = softmax(%e) {{dim=1, log=false, dtype=f32}}\noutput %y\n");
+    let (ops, error) = fused(&source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn one_element_of_a_line_is_picked_in_its_passes() {
+    let source = "graph \"t\"\n%x: f32[4, 6] = input\n%i: i64[4, 1] = constant [0, 5, 2, 3]\n\
+        %y: f32[4, 6] = softmax(%x) {dim=1, log=true, dtype=f32}\n%g: f32[4, 1] = gather(%y, %i) {dim=1}\n%n: f32[4, 1] = neg(%g)\noutput %n\n";
+    let (ops, error) = fused(source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
 }
 
 #[test]
@@ -265,4 +293,36 @@ fn every_pass_has_a_name_of_its_own_and_a_line_of_doc() {
     let names: std::collections::HashSet<_> = known.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), known.len());
     assert!(known.iter().all(|(name, doc)| !doc.is_empty() && OpCode::from_name(name).is_err()));
+}
+
+#[test]
+fn a_few_elements_placed_in_each_line_join_its_loop() {
+    // The backward pass of a router: gradients of the scores of the experts that were chosen, through the softmax.
+    let source = "graph \"t\"\n%logits: f32[5, 6] = input\n%g: bf16[10] = input\n\
+        %top: (f32[5, 2], i64[5, 2]) = topk(%logits) {k=2, dim=1, largest=true}\n\
+        %p: f32[5, 6] = softmax(%logits) {dim=1, log=false, dtype=f32}\n%zeros: f32[5, 6] = full() {shape=[5, 6], value=0.0, dtype=f32}\n\
+        %wide: f32[10] = cast(%g) {dtype=f32}\n%each: f32[5, 2] = reshape(%wide) {shape=[5, 2]}\n\
+        %iota: i64[5] = iota() {len=5, start=0, step=1, dtype=i64}\n%rows: i64[5, 1] = reshape(%iota) {shape=[5, 1]}\n\
+        %put: f32[5, 6] = index_put(%zeros, %each, %rows, %top#1) {axes=[0, 1], accumulate=false}\n%m: f32[5, 6] = mul(%p, %put)\n\
+        %s: f32[5, 1] = reduce(%m) {kind=sum, dims=[1], keepdim=true, dtype=f32}\n%ps: f32[5, 6] = mul(%p, %s)\n\
+        %d: f32[5, 6] = sub(%m, %ps)\noutput %d\n";
+    let (ops, error) = fused(source, "cluster,dce");
+    let kernels: Vec<&str> = ops.into_iter().filter(|op| !["reshape", "slice"].contains(op)).collect();
+    assert_eq!(kernels, ["topk", "reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn elements_placed_at_the_same_position_are_the_last_of_them() {
+    let source = |k: usize| {
+        format!(
+            "graph \"t\"\n%at: i64[4, {k}] = input\n%x: f32[4, {k}] = input\n%zeros: f32[4, 3] = full() {{shape=[4, 3], value=0.5, dtype=f32}}\n\
+             %iota: i64[4] = iota() {{len=4, start=0, step=1, dtype=i64}}\n%rows: i64[4, 1] = reshape(%iota) {{shape=[4, 1]}}\n\
+             %y: f32[4, 3] = index_put(%zeros, %x, %rows, %at) {{axes=[0, 1], accumulate=false}}\noutput %y\n"
+        )
+    };
+    let (ops, error) = fused(&source(7), "cluster,dce");
+    assert!(!ops.contains(&"index_put") && error == 0.0, "{ops:?} {error}");
+    // Comparing every position with many indices would cost more than another kernel.
+    assert!(fused(&source(17), "cluster,dce").0.contains(&"index_put"));
 }
