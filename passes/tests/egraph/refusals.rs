@@ -198,7 +198,7 @@ fn of_experts() -> Vec<Refusal> {
              %e: i32[{experts}, 1] = reshape(%ends) {{shape=[{experts}, 1]}}\n%m: bool[{experts}, 6] = ge(%n, %e)\n\
              %groups: i64[6] = reduce(%m) {{kind=sum, dims=[0], keepdim=false, dtype=i64}}\n\
              %l: f32[6, 3] = index(%a, %sorted#1) {{axes=[0]}}\n%r: f32[6, 2] = index(%b, %sorted#1) {{axes=[0]}}\n\
-             %y: f32[{experts}, 3, 2] = expert_outer(%l, %r, %groups) {{experts={experts}, a_repeat=1, b_repeat=1, dtype=f32}}",
+             %y: f32[{experts}, 3, 2] = expert_outer(%l, %r, %groups, none) {{experts={experts}, a_repeat=1, b_repeat=1, dtype=f32}}",
             ends(ids, experts, "", "i32")
         )
     };
@@ -291,7 +291,7 @@ fn of_experts() -> Vec<Refusal> {
             format!(
                 "{POSITIONS}%a: f32[4, 3] = input\n%b: f32[4, 2] = input\n%c: i64[4] = input\n%ids: i64[4] = remainder(%c, 4)\n\
                  %l: f32[6, 3] = index(%a, %i) {{axes=[0]}}\n%r: f32[6, 2] = index(%b, %i) {{axes=[0]}}\n%j: i64[6] = index(%ids, %i) {{axes=[0]}}\n\
-                 %y: f32[4, 3, 2] = expert_outer(%l, %r, %j) {{experts=4, a_repeat=1, b_repeat=1, dtype=f32}}"
+                 %y: f32[4, 3, 2] = expert_outer(%l, %r, %j, none) {{experts=4, a_repeat=1, b_repeat=1, dtype=f32}}"
             ),
         ),
     ]
