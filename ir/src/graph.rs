@@ -153,12 +153,17 @@ pub struct Graph {
 
 /// Unique names: a taken name gets `_1`, `_2`, …
 mod unique {
-    use std::{collections::HashMap, sync::Arc};
+    use rustc_hash::FxHashMap;
+    use std::sync::Arc;
 
     #[derive(Clone, Debug, Default)]
-    pub struct Names(HashMap<Arc<str>, u32>);
+    pub struct Names(FxHashMap<Arc<str>, u32>);
 
     impl Names {
+        pub fn reserve(&mut self, names: usize) {
+            self.0.reserve(names);
+        }
+
         pub fn release(&mut self, name: &str) {
             self.0.remove(name);
         }
@@ -185,6 +190,12 @@ impl Graph {
     /// An empty graph.
     pub fn new(name: impl Into<String>) -> Graph {
         Graph { name: name.into(), ..Graph::default() }
+    }
+
+    /// Makes room for so many more nodes, so that adding them moves none of those that are there.
+    pub fn reserve(&mut self, nodes: usize) {
+        self.dag.reserve_nodes(nodes);
+        self.names.reserve(nodes);
     }
 
     fn add(

@@ -6,7 +6,8 @@ use crate::{
     text::is_symbol,
 };
 use indexmap::IndexSet;
-use std::{collections::HashSet, sync::Arc};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
 
 /// Why a graph is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,10 +49,10 @@ pub fn verify(graph: &Graph) -> Result<(), VerifyError> {
             return Err(VerifyError::EmptyRange { symbol: symbol.clone(), min: range.min, max });
         }
     }
-    let mut names = HashSet::new();
+    let mut names: FxHashSet<&str> = FxHashSet::default();
     for id in graph.node_ids() {
         let node = graph.node(id);
-        if !names.insert(node.name.clone()) {
+        if !names.insert(&node.name) {
             return Err(VerifyError::DuplicateName(node.name.clone()));
         }
         for operand in &node.operands {

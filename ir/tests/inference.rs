@@ -291,7 +291,11 @@ impl Case {
                 self.add(float, &[2 * t / a_repeat, n]);
                 self.add(float, &[2 * t / b_repeat, k]);
                 self.indices(&[2 * t], 5);
-                ExpertOuter { experts: Dim::from(self.pick(&[1, 3, 4])), a_repeat, b_repeat, dtype: float }.into()
+                let experts = self.pick(&[1, 3, 4]);
+                if self.coin() {
+                    self.add(float, &[experts, n, k]);
+                }
+                ExpertOuter { experts: Dim::from(experts as i64), a_repeat, b_repeat, dtype: float }.into()
             }
             OpCode::Combine => {
                 let (t, k, h) = (self.below(4), 1 + self.below(3), self.below(4));

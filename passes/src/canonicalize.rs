@@ -12,7 +12,7 @@ use crate::{
     pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
-use eglu_ir::{Graph, GraphError, Op, Operand, Value};
+use eglu_ir::{Graph, GraphError, NodeId, Op, Operand, Value};
 
 /// What a rule makes of a call.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
@@ -61,9 +61,17 @@ impl Pass for SimplifyViews {
 }
 
 fn apply(graph: &mut Graph, rules: &[Rule]) -> Result<bool, GraphError> {
+    let order = graph.topological()?;
+    let applies = |id: &NodeId| {
+        let node = graph.node(*id);
+        node.op().is_some_and(|op| rules.iter().any(|rule| rule(graph, op, &node.operands).is_some()))
+    };
+    if !order.iter().any(applies) {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
     let mut changed = false;
-    for id in graph.topological()? {
+    for id in order {
         let node = graph.node(id);
         let Some(op) = node.op() else {
             rebuild.copy(id)?;

@@ -15,6 +15,7 @@ mod lines;
 mod map;
 mod map_reduce;
 mod norms;
+mod onto;
 mod partition;
 mod placed;
 mod product;
@@ -51,7 +52,7 @@ impl Pass for Cluster {
     }
 
     fn run(&self, graph: &mut Graph, context: &mut Context<'_>) -> Result<bool, Failure> {
-        let stored = store::absorb_casts(graph)?;
+        let stored = store::absorb_casts(graph)? | onto::accumulate(graph)?;
         let sunk = views::sink(graph)?;
         if sunk {
             // What was moved in front of one reader must be the same value for all.
@@ -83,10 +84,11 @@ impl Pass for Cluster {
 fn fuse(graph: &mut Graph, norms: &[norms::Norm], group: impl FnOnce(&mut Partition<'_>)) -> Result<bool, GraphError> {
     let mut partition = Partition::new(graph)?;
     group(&mut partition);
+    if !partition.groups_any() {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
-    let mut changed = false;
     for (kind, members) in partition.schedule() {
-        changed |= kind != Kind::Single;
         match kind {
             Kind::Single => rebuild.copy(members[0])?,
             Kind::Contract => contract::emit(&mut rebuild, members)?,
@@ -96,10 +98,8 @@ fn fuse(graph: &mut Graph, norms: &[norms::Norm], group: impl FnOnce(&mut Partit
             Kind::Norm(i) => norms[i as usize].emit(&mut rebuild)?,
         }
     }
-    if changed {
-        *graph = rebuild.finish();
-    }
-    Ok(changed)
+    *graph = rebuild.finish();
+    Ok(true)
 }
 
 /// The imported nodes that a group stands for, in order.

@@ -4,20 +4,18 @@ use crate::{
     pipeline::{Context, Failure, Pass},
     rebuild::{Operands, Rebuild},
 };
-use eglu_ir::{DType, Graph, GraphError, NodeId, NodeKind, Op, ops::Lowering};
-use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use eglu_ir::{DType, Graph, GraphError, NodeId, NodeKind, Op, Operand, ops::Lowering};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 /// Merges equal nodes; every op of the table is a pure function, so equal operands give equal results.
 pub struct MergeEqual;
 
-/// What makes two nodes equal.
+/// What makes two nodes equal, beside their operands.
 #[derive(PartialEq, Eq, Hash)]
-#[expect(clippy::large_enum_variant, reason = "nearly every key is a call")]
-enum Key {
-    Weight(Arc<str>),
-    Constant(DType, Vec<usize>, Vec<u8>),
-    Call(Op, Operands),
+enum Kind<'g> {
+    Weight(&'g str),
+    Constant(DType, &'g [usize], &'g [u8]),
+    Call(&'g Op),
 }
 
 /// Constants above this many bytes are not compared.
@@ -49,15 +47,22 @@ pub(crate) fn merge_views(graph: &mut Graph) -> Result<bool, GraphError> {
 
 /// Merges equal nodes, those ops for which `among` holds.
 fn merge(graph: &mut Graph, among: impl Fn(&Op) -> bool) -> Result<bool, GraphError> {
+    let order = graph.topological()?;
+    // The first of two equal nodes that there are at all reads what was not merged before.
+    let mut kinds: FxHashSet<(Kind<'_>, &[Operand])> = FxHashSet::with_capacity_and_hasher(order.len(), FxBuildHasher);
+    let compared = |id: &NodeId| graph.node(*id).op().is_none_or(&among);
+    let mut each =
+        order.iter().filter(|id| compared(id)).filter_map(|&id| Some((kind(graph, id)?, &graph.node(id).operands[..])));
+    if each.all(|node| kinds.insert(node)) {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
-    let mut seen: FxHashMap<Key, NodeId> = FxHashMap::default();
-    let mut changed = false;
-    for id in graph.topological()? {
-        let key = if graph.node(id).op().is_none_or(&among) { key(&rebuild, id) } else { None };
+    let mut seen: FxHashMap<(Kind<'_>, Operands), NodeId> = FxHashMap::default();
+    for &id in &order {
+        let key = if compared(&id) { kind(graph, id).map(|kind| (kind, rebuild.operands(id))) } else { None };
         if let Some(&first) = key.as_ref().and_then(|key| seen.get(key)) {
             rebuild.bind_all(id, first);
             rebuild.adopt(first, id);
-            changed = true;
             continue;
         }
         rebuild.copy(id)?;
@@ -65,18 +70,18 @@ fn merge(graph: &mut Graph, among: impl Fn(&Op) -> bool) -> Result<bool, GraphEr
             seen.insert(key, rebuild.value(id.into()).node);
         }
     }
-    if changed {
-        *graph = rebuild.finish();
-    }
-    Ok(changed)
+    let merged = rebuild.finish();
+    *graph = merged;
+    Ok(true)
 }
 
-fn key(rebuild: &Rebuild<'_>, id: NodeId) -> Option<Key> {
-    match &rebuild.old.node(id).kind {
+fn kind(graph: &Graph, id: NodeId) -> Option<Kind<'_>> {
+    match &graph.node(id).kind {
         NodeKind::Input => None,
-        NodeKind::Weight(path) => Some(Key::Weight(path.clone())),
-        NodeKind::Constant(tensor) => (tensor.bytes().len() <= COMPARED_BYTES)
-            .then(|| Key::Constant(tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec())),
-        NodeKind::Call(op) => Some(Key::Call(op.clone(), rebuild.operands(id))),
+        NodeKind::Weight(path) => Some(Kind::Weight(path)),
+        NodeKind::Constant(tensor) => {
+            (tensor.bytes().len() <= COMPARED_BYTES).then(|| Kind::Constant(tensor.dtype(), tensor.shape(), tensor.bytes()))
+        }
+        NodeKind::Call(op) => Some(Kind::Call(op)),
     }
 }

@@ -48,7 +48,7 @@ fn record(report: &mut Report, found: EgraphReport) -> Result<(), Failure> {
     report.refused.extend(found.stuck.into_iter().map(|stuck| Refused {
         rule: format!("permutation-through-{}", stuck.op),
         node: stuck.node,
-        condition: "permutation-stuck".into(),
+        condition: stuck.condition,
         why: format!("a permutation of rows is stuck at `{}`: {}", stuck.op, stuck.why),
     }));
     report.assumptions.extend(found.assumptions.into_iter().map(|it| format!("{} ({})", it.claim, it.rule)));

@@ -30,6 +30,14 @@ impl Pass for FoldConstants {
     }
 
     fn run(&self, graph: &mut Graph, _: &mut Context<'_>) -> Result<bool, Failure> {
+        let numbers = |id: NodeId| match &graph.node(id).kind {
+            NodeKind::Constant(_) => true,
+            NodeKind::Call(_) => graph.node(id).operands.iter().all(|operand| operand.value().is_none()),
+            NodeKind::Input | NodeKind::Weight(_) => false,
+        };
+        if !graph.node_ids().any(numbers) {
+            return Ok(false);
+        }
         let mut folding = Folding { rebuild: Rebuild::new(graph), known: FxHashMap::default(), changed: false };
         for id in graph.topological()? {
             folding.node(id)?;

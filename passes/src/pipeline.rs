@@ -205,7 +205,9 @@ impl Pipeline {
             };
             let changed = pass.run(&mut graph, &mut context).map_err(|source| PassError::Failed { pass: name, source })?;
             report.ran(name, start);
-            eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
+            if changed {
+                eglu_ir::verify::verify(&graph).map_err(|source| PassError::Verify { pass: name, source })?;
+            }
             if options.print == PrintAfter::All || (options.print == PrintAfter::Changed && changed) {
                 let note = if changed { "" } else { " (nothing changed)" };
                 writeln!(out, "// after {name}{note}\n{}", eglu_ir::text::print(&graph))

@@ -4,7 +4,7 @@
 //! sweep carries a rewrite as far as it goes. Names and origins survive.
 
 use eglu_ir::{Graph, GraphError, NodeId, NodeKind, Op, Operand, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ impl<'a> Rebuild<'a> {
     pub fn new(old: &'a Graph) -> Self {
         let mut new = Graph::new(old.name.clone());
         new.symbols = old.symbols.clone();
-        let mut values = FxHashMap::default();
+        new.reserve(old.len());
+        let mut values = FxHashMap::with_capacity_and_hasher(old.len(), FxBuildHasher);
         for &id in old.inputs() {
             let node = old.node(id);
             let value = new.add_input(&node.name, node.outputs[0].clone());

@@ -179,6 +179,20 @@ fn a_chain_keeps_its_pre_activation() {
     assert_eq!(count(&graph, |op| matches!(op, Op::MatMul(_))), 2 + 4, "{}", print(&graph));
 }
 
+/// A constant and a weight that only the gradient reads, beside a value to compute again.
+#[test]
+fn what_only_gradients_read_is_kept() {
+    let graph = parse(
+        "graph \"g\"\n%x: f32[65536, 2] = input\n%w: f32[65536, 2] = weight \"w\"\n%c: f32[2] = constant [1, 2]\n%a: f32[65536, 2] = exp(%x)\n\
+         %s: f32[] = reduce(%a) {kind=sum, dims=[0, 1], keepdim=false, dtype=f32}\n%b: f32[65536, 2] = mul(%a, %c)\n\
+         %g: f32[65536, 2] = mul(%b, %w)\noutput %s\noutput %g gradient \"x\"\n",
+    )
+    .expect("the text parses");
+    let options = Options { recompute: Recompute::All, ..Options::new(H200) };
+    let done = Pipeline::parse("recompute").expect("passes").run_with(graph, &options).expect("it runs");
+    assert_eq!(count(&done.graph, |op| op.name() == "exp"), 2, "{}", print(&done.graph));
+}
+
 #[test]
 fn forward_graphs_are_left_alone() {
     let graph = chain(16);

@@ -81,8 +81,7 @@ pub fn in_place(plan: &Plan) -> Vec<BufferId> {
     let mut shares: Vec<BufferId> = (0..plan.buffers.len()).collect();
     for (i, step) in plan.steps.iter().enumerate() {
         let [output] = step.outputs.as_slice() else { continue };
-        let (to, elementwise) =
-            (&plan.buffers[output.buffer], matches!(step.op, Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_)));
+        let (to, elementwise) = (&plan.buffers[output.buffer], is_elementwise(&step.op));
         if !elementwise || to.source != Source::Step {
             continue;
         }
@@ -99,6 +98,11 @@ pub fn in_place(plan: &Plan) -> Vec<BufferId> {
         shares[output.buffer] = { taken }.find(|&id| fits(id)).unwrap_or(output.buffer);
     }
     shares
+}
+
+/// True if a step reads what has the layout of its result element by element where it writes, such as what gradients are added to.
+fn is_elementwise(op: &Op) -> bool {
+    matches!(op, Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_) | Op::ExpertOuter(_))
 }
 
 /// How a step reads a buffer.

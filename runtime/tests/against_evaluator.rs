@@ -400,7 +400,11 @@ proptest! {
         let ids = case.input(Tensor::from_slice(DType::I64, &[rows], &ids).expect("fits"));
         let (a, b) = (case.strided(dtype, &[rows / a_repeat, n]), case.strided(dtype, &[rows / b_repeat, k]));
         let op = ExpertOuter { experts: experts.into(), a_repeat, b_repeat, dtype: stored };
-        let node = case.call(op, [a.into(), b.into(), ids.into()]);
+        let mut operands = vec![a.into(), b.into(), ids.into()];
+        if case.rng.random() {
+            operands.push(case.strided(stored, &[experts as usize, n, k]).into());
+        }
+        let node = case.call(op, operands);
         case.check(node)?;
     }
 
@@ -470,6 +474,16 @@ proptest! {
         let node = case.call(Reshape { shape: flat }, [x.into()]);
         case.check(node)?;
     }
+}
+
+/// No tokens: there are neither rows nor ids, but what a row would hold has a width.
+#[test]
+fn nothing_is_picked_from_nothing() {
+    let mut case = Case::new(0);
+    let x = case.input(Tensor::from_slice::<f32>(DType::F32, &[0, 64], &[]).expect("fits"));
+    let picks = case.input(Tensor::from_slice::<i64>(DType::I64, &[0], &[]).expect("fits"));
+    let node = case.call(Index { axes: Axes::from_slice(&[0]) }, [x.into(), picks.into()]);
+    case.check(node).expect("both sides agree");
 }
 
 #[test]

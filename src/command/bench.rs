@@ -163,7 +163,7 @@ impl Bench {
     fn measure(&self, progress: &Progress) -> Result<Measured, Failure> {
         let phases = progress.phases();
         let selection = self.kernels.selection(self.device)?;
-        let _opening = device::open_early(self.device, true);
+        let _opening = device::open_early(self.device);
         let mut imported = phases.time("import", || model::load(&self.model))?;
         // The first question to a GPU waits until the driver has started.
         let profile = match self.device {

@@ -8,11 +8,11 @@ use eglu_runtime::{
     cuda::{self, Opening},
 };
 
-/// Starts to open a GPU, and to look for the compiler if it is needed, while the model is read.
-pub fn open_early(device: Device, compiler: bool) -> Option<Opening> {
+/// Starts to open a GPU while the model is read.
+pub fn open_early(device: Device) -> Option<Opening> {
     match device {
         Device::Cpu => None,
-        Device::Cuda(ordinal) => Some(cuda::open_early(ordinal, compiler)),
+        Device::Cuda(ordinal) => Some(cuda::open_early(ordinal)),
     }
 }
 

@@ -59,10 +59,6 @@ fn devices(probe: &Probe) -> Vec<Device> {
     std::iter::once(Device::Cpu).chain(gpus).collect()
 }
 
-/// Sums below the phases of a start.
-const SUMS: [(&str, fn(&Start) -> f64); 3] =
-    [("in all", Start::total), ("for the device to open", |start| start.opening), ("for everything else", |start| start.rest)];
-
 /// What came of the self-tests, and a table of phases with a column for each device.
 fn told(looked: &[Phase], tests: &[(Device, Result<Passed, Failure>)]) -> String {
     let mut text = String::from("\nself-test: a gated linear unit\n");
@@ -93,9 +89,13 @@ fn told(looked: &[Phase], tests: &[(Device, Result<Passed, Failure>)]) -> String
         let of = |test: &Passed| test.phases.iter().find(|phase| phase.name == name).map_or(String::new(), |p| cell(p.seconds));
         table.row(std::iter::once(name.to_owned()).chain(passed.iter().map(|(_, test)| of(test))));
     }
-    for (name, part) in SUMS {
-        table.row(std::iter::once(name.to_owned()).chain(passed.iter().map(|(_, test)| cell(part(&Start::of(&test.phases))))));
-    }
+    let starts: Vec<Start> = passed.iter().map(|(_, test)| Start::of(&test.phases)).collect();
+    let mut sum = |name: &str, part: fn(&Start) -> f64| {
+        table.row(std::iter::once(name.to_owned()).chain(starts.iter().map(|start| cell(part(start)))));
+    };
+    sum("in all", Start::total);
+    sum("for the device to open", |start| start.opening);
+    sum("for everything else", |start| start.rest);
     let notes = passed.iter().flat_map(|(device, test)| test.phases.iter().map(move |phase| (device, phase)));
     let notes: String = notes
         .filter(|(_, phase)| !phase.note.is_empty())

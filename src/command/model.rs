@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use eglu_ir::{
-    DType, Tensor,
+    DType, NodeKind, Tensor,
     import::{
         Imported, import,
         reference::{in_dtype, read_tensors},
@@ -29,11 +29,22 @@ fn expect_file(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Adds the tensors of a `.safetensors` file to the model's own weights, by fully qualified name.
+/// Adds the tensors of a `.safetensors` file to the model's own weights, by fully qualified name. A file that holds none of them is the wrong one.
 pub fn add_weights(imported: &mut Imported, path: &Path) -> Result<(), Failure> {
     expect_file(path)?;
     let more = Weights::from_safetensors(path)
         .map_err(|cause| Failure::data(format!("cannot read the weights in `{}`", path.display())).because(cause))?;
+    let mut wanted = imported.graph.node_ids().filter_map(|id| match &imported.graph.node(id).kind {
+        NodeKind::Weight(name) => Some(name.clone()),
+        _ => None,
+    });
+    if let Some(first) = wanted.next()
+        && !more.contains(&first)
+        && !wanted.any(|name| more.contains(&name))
+    {
+        let what = format!("`{}` holds none of the weights of `{}`", path.display(), imported.graph.name);
+        return Err(Failure::data(what).help(format!("name its tensors as the model does, such as `{first}`")));
+    }
     imported.weights.extend(more);
     Ok(())
 }

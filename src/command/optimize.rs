@@ -10,12 +10,11 @@ use crate::{
 };
 use clap::Args;
 use eglu_codegen::{
-    Plan,
-    cuda::{Target, emit},
+    cuda::{Launch, Target, emit},
     lower,
 };
-use eglu_ir::{DeviceProfile, Tensor, json::to_json, text::print as print_graph};
-use eglu_passes::{Optimized, Pipeline, PrintAfter, Report, certify, explain};
+use eglu_ir::{DeviceProfile, Graph, Tensor, json::to_json, text::print as print_graph};
+use eglu_passes::{Optimized, Pipeline, PrintAfter, Report, certify, cost::typical_sizes, explain};
 use eglu_runtime::compare::{Tolerance, tolerance};
 use std::{
     path::{Path, PathBuf},
@@ -79,7 +78,7 @@ impl Optimize {
         };
         let mut options = self.differentiate.options(&imported, profile.clone());
         let unfused = if pipeline.differentiates() { Pipeline::unfused().differentiated() } else { Pipeline::unfused() };
-        let unfused = kernels(&lower(&unfused.run_with(imported.graph.clone(), &options)?.graph)?, &profile)?;
+        let unfused = kernels(&unfused.run_with(imported.graph.clone(), &options)?.graph, &profile)?;
         options.print = print;
         // Where graphs are printed meanwhile, a line that comes and goes would stand between them.
         let progress = (print == PrintAfter::Never).then_some(progress);
@@ -87,7 +86,7 @@ impl Optimize {
         drop(progress);
         optimized.report.add_time("import", import_time);
         let start = Instant::now();
-        optimized.report.kernels = kernels(&lower(&optimized.graph)?, &profile)?;
+        optimized.report.kernels = kernels(&optimized.graph, &profile)?;
         optimized.report.add_time("codegen", start.elapsed());
 
         if let Some(name) = &self.explain {
@@ -137,12 +136,14 @@ impl Form {
     }
 }
 
-/// How many kernels a run of the plan launches on the device.
-fn kernels(plan: &Plan, profile: &DeviceProfile) -> Result<usize, Failure> {
-    match Target::of_profile(profile) {
-        Some(target) => Ok(emit(plan, target)?.launches.len()),
-        None => Ok(plan.steps.len()),
-    }
+/// How many kernels a run of the graph launches on the device, at [typical sizes](typical_sizes). A plan also holds kernels for other sizes, on grids
+/// that are empty at these.
+fn kernels(graph: &Graph, profile: &DeviceProfile) -> Result<usize, Failure> {
+    let plan = lower(graph)?;
+    let Some(target) = Target::of_profile(profile) else { return Ok(plan.steps.len()) };
+    let sizes = typical_sizes(graph);
+    let runs = |launch: &&Launch| launch.grid.iter().all(|extent| extent.eval(&sizes).is_ok_and(|extent| extent > 0));
+    Ok(emit(&plan, target)?.launches.iter().filter(runs).count())
 }
 
 fn summary(optimized: &Optimized, unfused: usize, profile: &DeviceProfile) -> String {

@@ -58,7 +58,7 @@ impl Run {
     pub fn run(self) -> Result<(), Failure> {
         self.outputs.as_deref().map_or(Ok(()), deliver::expect_place)?;
         let is_package = is_package(&self.model);
-        let _opening = super::device::open_early(self.device, !is_package);
+        let _opening = super::device::open_early(self.device);
         let progress = Progress::new();
         let phases = progress.phases();
         let (executable, inputs) = match is_package {

@@ -109,6 +109,8 @@ fn a_missing_weight() {
     eglu(["inspect", &structure]).success();
     let inputs = fixture("mixtral-grouped_mm.block.io.safetensors");
     eglu(["run", &structure, "--inputs", &inputs]).error(1, &["m.gate.weight", "--weights"]);
+    // Tensors by other names than the model's.
+    eglu(["run", &structure, "--inputs", &inputs, "--weights", &inputs]).error(1, &["none of the weights", "m.gate.weight"]);
 }
 
 #[test]

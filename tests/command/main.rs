@@ -14,6 +14,7 @@ mod odd;
 mod optimize;
 mod package;
 mod page;
+mod refusals;
 mod run;
 mod trace;
 mod usage;

@@ -1,5 +1,6 @@
 //! What the integration tests share: the fixtures, their references, and plans of them. The tests live in `tests/tests`.
 
+pub mod norms;
 pub mod reductions;
 
 use eglu::{

@@ -22,7 +22,7 @@ pub(super) fn expert_outer(op: &ExpertOuter, call: &Call<'_>) -> Result<Tensor, 
     let (n, k, experts) = (a.shape()[1], b.shape()[1], call.shape()[0]);
     let chosen = experts_of(ids, experts)?;
     let dtype = a.dtype();
-    with_work!(dtype, W => {
+    let sums = with_work!(dtype, W => {
         let (a, b) = (decode::<W>(a), decode::<W>(b));
         let mut out = vec![W::default(); experts * n * k];
         for (expert, sum) in out.chunks_exact_mut((n * k).max(1)).enumerate() {
@@ -32,6 +32,11 @@ pub(super) fn expert_outer(op: &ExpertOuter, call: &Call<'_>) -> Result<Tensor, 
             W::multiply(sum, left, Matrix { data: &right, rows: rows.len(), cols: k, transposed: false }, k);
         }
         W::values(out).store(dtype.opmath(), op.dtype, call.shape())
+    })?;
+    let Some(onto) = call.optional(3) else { return Ok(sums) };
+    with_work!(op.dtype, W => {
+        let (onto, sums) = (decode::<W>(onto), decode::<W>(&sums));
+        W::values(onto.iter().zip(sums.iter()).map(|(&onto, &sum)| onto + sum).collect()).store(op.dtype.opmath(), op.dtype, call.shape())
     })
 }
 

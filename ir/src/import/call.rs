@@ -4,7 +4,7 @@ use super::{
     ImportError,
     alias::{AliasId, WriteError},
     aten::Row,
-    number,
+    autocast, number,
     schema::{Argument, NodeJson, SymIntArgument},
     translate::{Binding, Scope, Translator},
 };
@@ -169,19 +169,16 @@ impl<'a> Call<'_, 'a> {
         self.under_autocast(value)
     }
 
-    /// An operand as autocast converts it before the op runs (aten/src/ATen/autocast_mode.h): archives show it in the type of the result alone. Products
-    /// of matrices take 16 bits; other ops that give f32 take f32.
+    /// An operand as autocast converts it before the op runs.
     fn under_autocast(&mut self, value: Value) -> Built<Value> {
         let of = self.ty(value).dtype;
-        if !self.scope.autocast || self.row.in_place || !of.is_float() {
+        if !self.scope.autocast || self.row.in_place {
             return Ok(value);
         }
-        let Some(result) = self.declared(0)?.map(|ty| ty.dtype) else { return Ok(value) };
-        let narrow = |dtype: DType| matches!(dtype, DType::F16 | DType::Bf16);
-        match (narrow(of), narrow(result)) {
-            (true, false) if result == DType::F32 && !is_conversion(&self.node.target) => self.cast(value, result),
-            (false, true) if is_product(&self.node.target) => self.cast(value, result),
-            _ => Ok(value),
+        let Some(result) = self.declared(0)? else { return Ok(value) };
+        match autocast::operand(&self.node.target, of, result.dtype) {
+            Some(dtype) => self.cast(value, dtype),
+            None => Ok(value),
         }
     }
 
@@ -443,40 +440,6 @@ impl<'a> Call<'_, 'a> {
         }
         self.op(Expand { shape: shape.clone() }, [value.into()])
     }
-}
-
-/// The operator that a target such as `torch.ops.aten.to.dtype` is a form of.
-fn operator(target: &str) -> &str {
-    target.trim_start_matches("torch.ops.").trim_start_matches("aten.").split('.').next().unwrap_or_default()
-}
-
-/// True for the operators that convert on request, which autocast leaves alone.
-fn is_conversion(target: &str) -> bool {
-    matches!(operator(target), "to" | "_to_copy" | "type_as")
-}
-
-/// True for the operators that autocast runs in 16 bits.
-fn is_product(target: &str) -> bool {
-    const PRODUCTS: [&str; 16] = [
-        "mm",
-        "bmm",
-        "addmm",
-        "addmv",
-        "addbmm",
-        "baddbmm",
-        "mv",
-        "matmul",
-        "linear",
-        "einsum",
-        "chain_matmul",
-        "convolution",
-        "_convolution",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-    ];
-    let name = operator(target);
-    PRODUCTS.contains(&name) || name.starts_with("conv_transpose") || name == "scaled_dot_product_attention"
 }
 
 fn position(dim: i64, rank: usize) -> Built<usize> {

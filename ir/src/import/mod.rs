@@ -3,6 +3,7 @@
 mod alias;
 mod archive;
 mod aten;
+mod autocast;
 mod call;
 mod error;
 mod guards;

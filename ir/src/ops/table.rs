@@ -282,8 +282,9 @@ ops! {
     };
     /// Weight gradients by expert: `out[e] = Σ a[s]ᵀ · b[s]` over the rows s whose `ids[s]` is e, for `ids[S]`; out is `[experts, N, K]`. Row s of a is
     /// row s / `a_repeat` of `a[S / a_repeat, N]`, and of b row s / `b_repeat` of `b[S / b_repeat, K]`. Sums are made in the operands' opmath and
-    /// rounded once, to `dtype`. Ids of `experts` or more add nothing; experts without rows give zeros.
-    ExpertOuter "expert_outer" ("a", "b", "ids") Kernel { experts: Dim, a_repeat: usize, b_repeat: usize, dtype: DType };
+    /// rounded once, to `dtype`. Ids of `experts` or more add nothing; experts without rows give zeros. Where `onto[experts, N, K]` of `dtype` is given,
+    /// the rounded sums are added to it.
+    ExpertOuter "expert_outer" ("a", "b", "ids", "onto?") Kernel { experts: Dim, a_repeat: usize, b_repeat: usize, dtype: DType };
     /// A gated linear unit's gating: a program of (gate, up) (Shazeer 2020).
     Glu "glu" ("gate", "up") Pointwise { program: Arc<Program> };
     /// `out[t] = Σ_j weights[t, j] · y[t·k + j]` for `y[T·k, H]` and `weights[T, k]`.

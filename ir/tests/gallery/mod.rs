@@ -146,7 +146,8 @@ fn products(b: &mut Builder, x: Operand, ids: Operand) {
     let column = b.weight("column", &[6]);
     b.call(contract, &[x, ids, experts, experts, bias, column]);
     let outer = ExpertOuter { experts: Dim::from(3), a_repeat: 1, b_repeat: 1, dtype: DType::F32 };
-    b.call(outer, &[x, x, ids]);
+    let sums = b.call(outer.clone(), &[x, x, ids]);
+    b.call(outer, &[x, x, ids, sums.into()]);
 }
 
 fn indexing(b: &mut Builder, x: Operand, ids: Operand) {

@@ -167,6 +167,11 @@ impl<'g> Partition<'g> {
         }
     }
 
+    /// True if any nodes were put together to become another kind of kernel.
+    pub fn groups_any(&self) -> bool {
+        self.kinds.iter().zip(&self.members).any(|(&kind, members)| kind != Kind::Single && !members.is_empty())
+    }
+
     /// Groups so that operands come first; ties go by the position of the first member.
     pub fn schedule(&self) -> Vec<(Kind, &[NodeId])> {
         let sources = |group: usize| -> FxHashSet<usize> {

@@ -1,17 +1,22 @@
-//! One element of each line put into a constant is a comparison with each element's position: elementwise, where a scatter takes its turns.
+//! A few elements of each line put into a constant are comparisons with each element's position: elementwise, where a scatter takes its turns. So the
+//! gradient of a router's scores, of which each token has a few, is part of the loop over its line.
 
 use crate::rebuild::Rebuild;
 use eglu_ir::{
     DType, Dim, Graph, GraphError, NodeId, Op, Operand, Scalar, Shape, Value,
-    ops::{Cast, Full, IndexPut, Iota, Pointwise, Reshape, ScatterAdd},
+    ops::{Cast, Full, IndexPut, Iota, Pointwise, Reshape, ScatterAdd, Slice},
 };
+
+/// Elements of a line up to which comparing every position with each of theirs costs less than another kernel.
+const MOST: i64 = 16;
 
 /// What a node puts into each line, all of one number.
 struct Placed {
     /// The number; it stays but at one place.
     rest: Scalar,
-    /// Where in each line: one index for each.
+    /// Where in each line: so many indices for each, of which the last wins where they meet.
     index: Value,
+    count: i64,
     /// What stands there then, or what is added to the number.
     element: Operand,
     adds: bool,
@@ -19,8 +24,8 @@ struct Placed {
     wraps: bool,
 }
 
-/// `scatter_add(zeros, index, src)` with one index for each line becomes `where(position == index, src, 0)`; likewise where elements of a constant
-/// are replaced.
+/// `scatter_add(zeros, index, src)` with one index for each line becomes `where(position == index, src, 0)`; likewise where a few elements of a
+/// constant are replaced.
 pub(crate) fn compare(graph: &mut Graph) -> Result<bool, GraphError> {
     let mut rebuild = Rebuild::new(graph);
     let mut changed = false;
@@ -58,18 +63,23 @@ fn placed(graph: &Graph, id: NodeId) -> Option<Placed> {
         Op::ScatterAdd(ScatterAdd { dim }) => {
             let (index, element) = (operand(1)?, operand(2)?);
             let alike = graph.ty(index).shape == one && graph.ty(element).shape == one;
-            let placed = Placed { rest: rest(operand(0)?)?, index, element: element.into(), adds: true, wraps: false };
+            let placed = Placed { rest: rest(operand(0)?)?, index, count: 1, element: element.into(), adds: true, wraps: false };
             (dim + 1 == full.len() && alike && placed.rest.as_f64() == 0.0).then_some(placed)
         }
         Op::IndexPut(IndexPut { axes, accumulate: false }) => {
             let (element, index) = (operand(1)?, operand(1 + axes.len())?);
-            let all = axes.iter().copied().eq(0..full.len()) && graph.ty(index).shape == one;
-            let own = (0..outer.len()).all(|dim| operand(2 + dim).is_some_and(|at| counts(graph, at, dim, &one)));
-            let whole = graph.ty(element).rank() == 0 || graph.ty(element).shape == one;
+            let shape = &graph.ty(index).shape;
+            let count = shape.last().and_then(Dim::as_const).filter(|count| (1..=MOST).contains(count))?;
+            let all = axes.iter().copied().eq(0..full.len()) && shape.len() == full.len() && shape[..outer.len()] == *outer;
+            let own = (0..outer.len()).all(|dim| operand(2 + dim).is_some_and(|at| counts(graph, at, dim, shape)));
+            let whole = graph.ty(element).rank() == 0 || graph.ty(element).shape == *shape;
+            // The indices of what is highest are none below zero.
+            let counted = matches!(graph.node(index.node).op(), Some(Op::Route(_) | Op::TopK(_)));
             let wraps = last.as_const().is_some();
             let number = rest(element).filter(|_| graph.ty(element).rank() == 0);
             let element = number.map_or(element.into(), Operand::Scalar);
-            (all && own && whole && wraps).then_some(Placed { rest: rest(operand(0)?)?, index, element, adds: false, wraps })
+            let found = Placed { rest: rest(operand(0)?)?, index, count, element, adds: false, wraps: !counted };
+            (all && own && whole && wraps).then_some(found)
         }
         _ => None,
     }
@@ -96,21 +106,36 @@ fn emit(rebuild: &mut Rebuild<'_>, id: NodeId, placed: &Placed) -> Result<(), Gr
         let new = rebuild.call(&format!("{name}{what}"), op, operands.iter().copied(), origins.iter().cloned())?;
         Ok(Operand::Value(new.into()))
     };
-    let mut index: Operand = rebuild.value(placed.index).into();
-    let element = rebuild.operand(placed.element);
-    if let (true, Some(extent)) = (placed.wraps, last.as_const()) {
-        let below = call(rebuild, ".below", Pointwise::Lt.into(), &[index, Scalar::Int(0).into()])?;
-        let from_end = call(rebuild, ".from_end", Pointwise::Add.into(), &[index, Scalar::Int(extent).into()])?;
-        index = call(rebuild, ".index", Pointwise::Where.into(), &[below, from_end, index])?;
-    }
-    let positions = call(rebuild, ".position", Iota { len: last, start: 0, step: 1, dtype: DType::I64 }.into(), &[])?;
-    let here = call(rebuild, ".here", Pointwise::Eq.into(), &[positions, index])?;
     let rest = match (ty.dtype, placed.adds) {
         (dtype, true) if dtype.is_float() => Scalar::Float(0.0),
         (_, true) => Scalar::Int(0),
         _ => placed.rest,
     };
-    let mut result = call(rebuild, "", Pointwise::Where.into(), &[here, element, rest.into()])?;
+    let positions = call(rebuild, ".position", Iota { len: last.clone(), start: 0, step: 1, dtype: DType::I64 }.into(), &[])?;
+    // One of several in each line; a cast is made of what is taken, or it would be a kernel of its own.
+    let dim = ty.shape.len() - 1;
+    let one_of = |rebuild: &mut Rebuild<'_>, what: &str, operand: Operand, i: i64| match operand.value() {
+        Some(value) if placed.count > 1 && rebuild.new.ty(value).rank() > 0 => {
+            call(rebuild, what, Slice { dim, start: Dim::from(i), end: Dim::from(i + 1), step: 1 }.into(), &[operand])
+        }
+        _ => Ok(operand),
+    };
+    let (indices, (elements, cast)) = (rebuild.value(placed.index).into(), uncast(rebuild, placed, &call)?);
+    let mut result: Operand = rest.into();
+    for i in 0..placed.count {
+        let mut index: Operand = one_of(rebuild, ".at", indices, i)?;
+        let mut element = one_of(rebuild, ".element", elements, i)?;
+        if let Some(dtype) = cast {
+            element = call(rebuild, ".element", Cast { dtype }.into(), &[element])?;
+        }
+        if let (true, Some(extent)) = (placed.wraps, last.as_const()) {
+            let below = call(rebuild, ".below", Pointwise::Lt.into(), &[index, Scalar::Int(0).into()])?;
+            let from_end = call(rebuild, ".from_end", Pointwise::Add.into(), &[index, Scalar::Int(extent).into()])?;
+            index = call(rebuild, ".index", Pointwise::Where.into(), &[below, from_end, index])?;
+        }
+        let here = call(rebuild, ".here", Pointwise::Eq.into(), &[positions, index])?;
+        result = call(rebuild, "", Pointwise::Where.into(), &[here, element, result])?;
+    }
     if result.value().is_some_and(|value| rebuild.new.ty(value).dtype != ty.dtype) {
         // Two numbers are of no dtype of their own.
         result = call(rebuild, "", Cast { dtype: ty.dtype }.into(), &[result])?;
@@ -120,4 +145,35 @@ fn emit(rebuild: &mut Rebuild<'_>, id: NodeId, placed: &Placed) -> Result<(), Gr
         rebuild.bind(id.into(), value);
     }
     Ok(())
+}
+
+/// The elements before a cast of them as they lie in lines, if there are several and nothing else reads it, and the dtype they are cast to.
+fn uncast(
+    rebuild: &mut Rebuild<'_>,
+    placed: &Placed,
+    call: &impl Fn(&mut Rebuild<'_>, &str, Op, &[Operand]) -> Result<Operand, GraphError>,
+) -> Result<(Operand, Option<DType>), GraphError> {
+    let graph = rebuild.old;
+    let alone = |value: Value| graph.use_count(value) == 1;
+    let cast_of = |value: Value| match graph.node(value.node).op() {
+        Some(Op::Cast(Cast { dtype })) => graph.node(value.node).operands[0].value().map(|from| (from, *dtype)),
+        _ => None,
+    };
+    let Some(element) = placed.element.value().filter(|&value| placed.count > 1 && alone(value)) else {
+        return Ok((rebuild.operand(placed.element), None));
+    };
+    if let Some((from, dtype)) = cast_of(element) {
+        return Ok((rebuild.value(from).into(), Some(dtype)));
+    }
+    let reshaped = match graph.node(element.node).op() {
+        Some(Op::Reshape(op)) => graph.node(element.node).operands[0].value().map(|inner| (op.clone(), inner)),
+        _ => None,
+    };
+    match reshaped.and_then(|(op, inner)| Some((op, cast_of(inner).filter(|_| alone(inner))?))) {
+        Some((op, (from, dtype))) => {
+            let from: Operand = rebuild.value(from).into();
+            Ok((call(rebuild, ".elements", op.into(), &[from])?, Some(dtype)))
+        }
+        None => Ok((rebuild.operand(placed.element), None)),
+    }
 }

@@ -9,6 +9,9 @@ use eglu_ir::{
 /// `cast(softmax(x))` becomes a softmax of the cast's dtype, where the kernel computes in the opmath of both and nothing else reads the wide
 /// result; likewise row norms, combines and mixture-of-experts blocks. The result is rounded once, as before.
 pub(crate) fn absorb_casts(graph: &mut Graph) -> Result<bool, GraphError> {
+    if !graph.node_ids().any(|id| absorbed(graph, id).is_some()) {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
     let mut changed = false;
     for id in graph.topological()? {

@@ -11,6 +11,9 @@ use rustc_hash::FxHashSet;
 
 /// `f(reshape(matmul), y)` becomes `reshape(f(matmul, y'))`, so that f can be the matmul's epilogue; likewise behind reductions.
 pub(crate) fn sink(graph: &mut Graph) -> Result<bool, GraphError> {
+    if !graph.node_ids().any(|id| matches!(graph.node(id).op(), Some(Op::Reshape(_)))) {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
     // Values of the new graph that an epilogue could start from.
     let mut anchored: FxHashSet<Value> = FxHashSet::default();
@@ -133,25 +136,29 @@ fn reshaped(rebuild: &mut Rebuild<'_>, name: &str, operands: Shaped) -> Result<O
 /// `view(f(x, y))` becomes `f(view(x), view(y))` where nothing else reads f and the view's reader is pointwise or a reduction, so that both
 /// work on one iteration space.
 pub(crate) fn hoist(graph: &mut Graph) -> Result<bool, GraphError> {
+    if !graph.node_ids().any(|id| movable(graph, id).is_some()) {
+        return Ok(false);
+    }
     let mut rebuild = Rebuild::new(graph);
-    let mut changed = false;
     for id in graph.topological()? {
-        let node = graph.node(id);
-        let source = node.operands.first().and_then(|o| o.value());
-        match (node.op().and_then(View::of), source) {
-            (Some(view), Some(source)) if joins(graph, id) && view.moves(graph, source) => {
-                changed = true;
-                let value = view.apply(&mut rebuild, source, &node.name)?;
+        match movable(graph, id) {
+            Some((view, source)) => {
+                let value = view.apply(&mut rebuild, source, &graph.node(id).name)?;
                 rebuild.bind(id.into(), value);
             }
-            _ => rebuild.copy(id)?,
+            None => rebuild.copy(id)?,
         }
     }
-    if changed {
-        *graph = rebuild.finish();
-        graph.remove_dead();
-    }
-    Ok(changed)
+    *graph = rebuild.finish();
+    graph.remove_dead();
+    Ok(true)
+}
+
+/// A view that moves above what computes the value it is of, and that value.
+fn movable(graph: &Graph, id: NodeId) -> Option<(View<'_>, Value)> {
+    let node = graph.node(id);
+    let (view, source) = (View::of(node.op()?)?, node.operands.first()?.value()?);
+    (joins(graph, id) && view.moves(graph, source)).then_some((view, source))
 }
 
 fn joins(graph: &Graph, view: NodeId) -> bool {

@@ -38,8 +38,19 @@ impl Fact {
 pub struct Entry {
     /// What earlier regions, or the signature, tell of it.
     pub fact: Fact,
-    /// A user input of the graph: its values are not computed here, so claims on them are assumptions.
-    pub from_user: bool,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where a value comes from that enters the region. Claims on values that the graph does not compute are assumptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A user input.
+    User,
+    /// A weight or buffer of the model.
+    Weight,
+    /// Other ops of the graph.
+    Graph,
 }
 
 /// Facts of an e-class.

@@ -1,13 +1,13 @@
 //! Regions: the graph is cut where little flows, each piece gets a small e-graph of its own, and equal pieces are solved once.
 
-use super::facts::{Entry, Fact};
+use super::facts::{Entry, Fact, Source};
 use eglu_ir::{
     Graph, NodeId, NodeKind, Op, Operand, Scalar, Value,
     graph::GraphError,
     ops::{Lowering, Pointwise},
 };
 use indexmap::IndexSet;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Fewest nodes before a cut.
 const FEWEST: usize = 24;
@@ -55,9 +55,9 @@ struct Walk<'a> {
     /// Calls, operands first, index maps excluded.
     order: Vec<NodeId>,
     /// Calls that every reader's region computes for itself: see [`index_maps`].
-    maps: HashSet<NodeId>,
+    maps: FxHashSet<NodeId>,
     /// For each value the position of the last call that reads it; past the end for outputs of the graph.
-    last: HashMap<Value, usize>,
+    last: FxHashMap<Value, usize>,
     /// For each position the last use of what is made there.
     lasts: Vec<usize>,
     /// Last uses of user inputs.
@@ -94,14 +94,19 @@ pub fn entries(graph: &Graph, region: &Region) -> Vec<Entry> {
 /// What is known of a value that enters a region.
 pub fn entry(graph: &Graph, value: Value, fact: Option<Fact>) -> Entry {
     let fact = fact.unwrap_or_else(|| Fact::of_type(graph.ty(value).clone()));
-    Entry { fact, from_user: matches!(graph.node(value.node).kind, NodeKind::Input) }
+    let source = match graph.node(value.node).kind {
+        NodeKind::Input => Source::User,
+        NodeKind::Weight(_) => Source::Weight,
+        NodeKind::Constant(_) | NodeKind::Call(_) => Source::Graph,
+    };
+    Entry { fact, source }
 }
 
 /// Calls in the order of a depth-first walk from the outputs: it follows the structure, not the order of creation, so equal layers are
 /// walked alike.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = Vec::new();
-    let mut seen: HashSet<NodeId> = HashSet::new();
+    let mut seen: FxHashSet<NodeId> = FxHashSet::default();
     for output in graph.outputs() {
         let mut stack = vec![(output.value.node, false)];
         while let Some((id, leaving)) = stack.pop() {
@@ -122,8 +127,8 @@ fn depth_first(graph: &Graph) -> Vec<NodeId> {
 
 /// Generators, and what views and divisions by numbers make of them. Rules must see that an index is `floor_divide(iota, k)`, but a model
 /// whose equal nodes are merged has one of each for all layers: it would enter most regions from outside, and nothing be known of it.
-fn index_maps(graph: &Graph, order: &[NodeId]) -> HashSet<NodeId> {
-    let mut maps = HashSet::new();
+fn index_maps(graph: &Graph, order: &[NodeId]) -> FxHashSet<NodeId> {
+    let mut maps = FxHashSet::default();
     for &id in order {
         let node = graph.node(id);
         let of_maps = node.operands.iter().all(|operand| operand.value().is_none_or(|value| maps.contains(&value.node)));
@@ -145,7 +150,7 @@ impl<'a> Walk<'a> {
         let all = depth_first(graph);
         let maps = index_maps(graph, &all);
         let order: Vec<NodeId> = all.into_iter().filter(|id| !maps.contains(id)).collect();
-        let mut last = HashMap::new();
+        let mut last = FxHashMap::default();
         for (i, &id) in order.iter().enumerate() {
             last.extend(graph.node(id).operands.iter().filter_map(|operand| operand.value()).map(|value| (value, i)));
         }
@@ -232,8 +237,8 @@ impl<'a> Walk<'a> {
 impl Region {
     /// The region in its own terms.
     pub fn key(&self, graph: &Graph, entries: Vec<Entry>) -> Key {
-        let position: HashMap<NodeId, usize> = self.nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        let inputs: HashMap<Value, usize> = self.inputs.iter().enumerate().map(|(i, &value)| (value, i)).collect();
+        let position: FxHashMap<NodeId, usize> = self.nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let inputs: FxHashMap<Value, usize> = self.inputs.iter().enumerate().map(|(i, &value)| (value, i)).collect();
         let place = |operand: &Operand| match operand {
             Operand::Scalar(scalar) => Place::Scalar(*scalar),
             Operand::None => Place::Absent,

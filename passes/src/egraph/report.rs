@@ -87,6 +87,8 @@ pub struct Stuck {
     pub node: String,
     /// Its op.
     pub op: &'static str,
+    /// The condition that refused to let it pass.
+    pub condition: String,
     /// Why not, in words.
     pub why: String,
 }

@@ -264,6 +264,11 @@ impl Site<'_> {
         self.egraph.find(found.unwrap_or_else(|| panic!("no pattern of the rule binds {var}")))
     }
 
+    /// True where the pattern that matched binds a variable.
+    pub fn binds(&self, var: &str) -> bool {
+        var.parse::<Var>().is_ok_and(|var| self.subst.get(var).is_some())
+    }
+
     /// What is known of a class's value.
     pub fn fact(&self, id: Id) -> Option<&Fact> {
         match &self.egraph[id].data.outputs[..] {

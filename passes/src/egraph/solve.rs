@@ -7,7 +7,7 @@ use super::{
     facts::{EGraph, Fact, FactTable, op_of},
     language::{ENode, Head},
     region::{Key, Place},
-    rule::Rule,
+    rule::{Refusal, Rule},
     rules::push,
     run::{Limits, Log, Stop, saturate},
     unchosen,
@@ -48,7 +48,7 @@ pub struct Solution {
     /// What each node of the original region costs.
     pub before: Vec<Price>,
     /// Nodes of the original region at which a permutation of rows got stuck, with the op and why it does not let it pass.
-    pub stuck: Vec<(usize, &'static str, String)>,
+    pub stuck: Vec<(usize, &'static str, Refusal)>,
 }
 
 impl Solution {
@@ -124,7 +124,7 @@ pub fn solve(key: &Key, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Re
     let size = egraph.total_size();
     let mut why = |position: usize| {
         let class = loaded.egraph.find(loaded.values[position]);
-        push::stuck(&mut loaded.egraph, class).map_or_else(|| "no rule takes it further".into(), |refusal| refusal.why)
+        push::stuck(&mut loaded.egraph, class).unwrap_or_else(|| Refusal::new("permutation-stuck", "no rule takes it further"))
     };
     let stuck = stuck.into_iter().map(|(position, op)| (position, op, why(position))).collect();
     Ok(Solution { nodes, outputs, facts, log, size, before, stuck })

@@ -6,22 +6,19 @@ use super::{
     facts::{Entry, Fact},
     region::{self, Key, Place, Region, split},
     report::{Assumption, Fired, Refused, Site, Stopped, Stuck},
-    rule::Rule,
+    rule::{Refusal, Rule},
     run::Stop,
     solve::{Solution, solve},
 };
 use eglu_ir::{Graph, NodeId, NodeKind, Op, OpCode, Operand, Value};
 use indexmap::{IndexMap, IndexSet};
-use std::{
-    collections::{HashMap, HashSet},
-    rc::Rc,
-    sync::Arc,
-};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{rc::Rc, sync::Arc};
 
 /// Solves every region and builds the new graph.
 pub fn rewrite(graph: &Graph, rules: &[Rule], pricing: &Pricing, limits: Limits) -> Result<(Graph, EgraphReport), EgraphError> {
     let mut stitching = Stitching::new(graph, rules);
-    let mut solved: HashMap<Key, Rc<Solution>> = HashMap::new();
+    let mut solved: FxHashMap<Key, Rc<Solution>> = FxHashMap::default();
     for region in split(graph)? {
         let entries = region.inputs.iter().map(|&value| stitching.entry(value)).collect();
         let key = region.key(graph, entries);
@@ -54,10 +51,10 @@ struct Stitching<'a> {
     rules: &'a [Rule],
     built: Graph,
     /// Where values of the old graph are in the new one.
-    moved: HashMap<Value, Value>,
-    facts: HashMap<Value, Fact>,
+    moved: FxHashMap<Value, Value>,
+    facts: FxHashMap<Value, Fact>,
     /// Names of the old graph, which new nodes must not take.
-    taken: HashSet<Arc<str>>,
+    taken: FxHashSet<Arc<str>>,
     fresh: IndexMap<&'static str, usize>,
     report: EgraphReport,
 }
@@ -66,13 +63,13 @@ impl<'a> Stitching<'a> {
     fn new(graph: &'a Graph, rules: &'a [Rule]) -> Stitching<'a> {
         let mut built = Graph::new(graph.name.clone());
         built.symbols = graph.symbols.clone();
-        let mut moved = HashMap::new();
+        let mut moved = FxHashMap::default();
         for &id in graph.inputs() {
             let node = graph.node(id);
             moved.insert(Value::from(id), built.add_input(&node.name, node.outputs[0].clone()));
         }
         let taken = graph.node_ids().map(|id| graph.node(id).name.clone()).collect();
-        let (facts, fresh, report) = (HashMap::new(), IndexMap::new(), EgraphReport::default());
+        let (facts, fresh, report) = (FxHashMap::default(), IndexMap::new(), EgraphReport::default());
         Stitching { graph, rules, built, moved, facts, taken, fresh, report }
     }
 
@@ -175,7 +172,13 @@ impl<'a> Stitching<'a> {
             let refused = Refused { rule: rule(miss.rule), nodes: names(&miss.nodes), term: fill(&miss.term), condition, why };
             self.report.refused.push(refused);
         }
-        self.report.stuck.extend(solution.stuck.iter().map(|(at, op, why)| Stuck { node: name(*at), op, why: why.clone() }));
+        let stuck = |(at, op, by): &(usize, &'static str, Refusal)| Stuck {
+            node: name(*at),
+            op,
+            condition: by.condition.clone(),
+            why: by.why.clone(),
+        };
+        self.report.stuck.extend(solution.stuck.iter().map(stuck));
         let why = match &solution.log.stop {
             Stop::Saturated => None,
             Stop::Rounds(rounds) => Some(format!("still changing after {rounds} rounds")),

@@ -2,7 +2,11 @@
 
 use super::{Kind, Report, Saves, Site, Step};
 use crate::cost;
-use eglu_ir::{Graph, NodeId, Op, Operand, Value, ops::Lowering};
+use eglu_ir::{
+    Graph, NodeId, Op, Operand, Program, Ref, Value,
+    ops::{Lowering, Pointwise},
+    program::InstrOp,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -115,6 +119,7 @@ fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
     Some(match graph.node(id).op()? {
         Op::Moe(_) => Kind::Moe,
         Op::DenseGlu(_) => Kind::Glu,
+        Op::Contract(op) if op.lanes == 2 && gates(&op.program) => Kind::Glu,
         Op::Glu(_) if gates_one_input(graph, id) => Kind::Glu,
         Op::Contract(_) | Op::MatMul(_) | Op::ExpertMatmul(_) | Op::ExpertContract(_) | Op::ExpertOuter(_) => Kind::Contract,
         Op::Reduce(_) | Op::MapReduce(_) | Op::Combine(_) | Op::Cumsum(_) => Kind::Reduce,
@@ -122,6 +127,23 @@ fn kind(graph: &Graph, id: NodeId) -> Option<Kind> {
         Op::Route(_) => Kind::Route,
         Op::Pointwise(_) | Op::Cast(_) | Op::Map(_) | Op::Glu(_) => Kind::Pointwise,
         _ => return None,
+    })
+}
+
+/// True for a program that multiplies what it makes of its first accumulator alone by what it makes of the second.
+fn gates(program: &Program) -> bool {
+    let mut reads: Vec<[bool; 2]> = Vec::with_capacity(program.instrs.len());
+    program.instrs.iter().any(|instr| {
+        let of = |arg: &Ref| match arg {
+            Ref::Param(0) => [true, false],
+            Ref::Param(1) => [false, true],
+            Ref::Instr(i) => reads[*i as usize],
+            _ => [false; 2],
+        };
+        let args: Vec<[bool; 2]> = instr.args.iter().map(of).collect();
+        reads.push([0, 1].map(|lane| args.iter().any(|reads| reads[lane])));
+        let lanes = [[true, false], [false, true]];
+        instr.op == InstrOp::Pointwise(Pointwise::Mul) && lanes.iter().all(|lane| args.contains(lane))
     })
 }
 

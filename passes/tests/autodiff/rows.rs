@@ -186,7 +186,8 @@ fn structured(draw: &mut Draw, code: OpCode) -> bool {
             let (a_repeat, b_repeat) = [(1, 1), (2, 1), (1, 2)][variant % 3];
             let (a, b) = (draw.numbers(&[4 / a_repeat, m]), draw.numbers(&[4 / b_repeat, k]));
             let ids = draw.ids(&[4], 3);
-            draw.outputs(ExpertOuter { experts: 2.into(), a_repeat, b_repeat, dtype }, [a.into(), b.into(), ids.into()]);
+            let onto = if variant > 2 { draw.numbers(&[2, m, k]).into() } else { Operand::None };
+            draw.outputs(ExpertOuter { experts: 2.into(), a_repeat, b_repeat, dtype }, [a.into(), b.into(), ids.into(), onto]);
         }
         OpCode::Combine => {
             let (y, weights) = (draw.numbers(&[n * m, k]), draw.numbers(&[n, m]));

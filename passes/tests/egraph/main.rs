@@ -9,6 +9,7 @@ mod fusing;
 mod mutants;
 mod near_misses;
 mod reference;
+mod refusals;
 mod regions;
 mod routers;
 mod single;

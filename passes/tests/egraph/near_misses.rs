@@ -83,7 +83,9 @@ fn weights_left_unsorted() {
     assert_eq!(count(&fused, "moe"), 0);
     let stuck = report.stuck.iter().find(|stuck| stuck.op == "mul");
     let stuck = stuck.unwrap_or_else(|| panic!("nothing is stuck at the product in {:?}", report.stuck));
-    assert!(stuck.why.contains("not permuted in the same way"), "{}", stuck.why);
+    assert!(stuck.why.contains("not permuted in the same way") && stuck.condition == "same-permutation", "{stuck:?}");
+    let named = report.refused.iter().find(|miss| miss.rule == "weighted-sum" && miss.condition == "weights-permuted-alike");
+    assert!(named.is_some_and(|miss| miss.why.contains("their weights are not")), "{:#?}", report.refused);
 }
 
 #[test]

@@ -306,8 +306,12 @@ pub fn graphs(rows: i64, sizes: Sizes) -> Vec<Graph> {
         graphs.extend([false, true].map(|mirrored| layer_norm(rows, dtype, mirrored)));
     }
     graphs.extend([false, true].map(|interleaved| columns(rows, interleaved)));
+    for dtype in [DType::F32, DType::Bf16] {
+        graphs.extend([false, true].map(|mirrored| other_activation(rows, dtype, mirrored)));
+    }
     let even = Sizes { e: 2 * sizes.e, ..sizes };
     graphs.extend(ROUTERS.map(|router| routed(even, router)));
+    graphs.push(sorted_rows(sizes));
     let one = Variant { sizes: Sizes { k: 1, ..sizes }, ..MIXTRAL };
     graphs.extend([block(one), block(Variant { dress: Dress::Batched, ..one }), direct(sizes), prefix(rows)]);
     graphs.push(graph(rows, "views", DType::F32, |b, x| {
@@ -353,6 +357,41 @@ fn direct(sizes: Sizes) -> Graph {
     let out = b.sum(y, 1, false, DType::F32);
     b.output(out);
     b.graph
+}
+
+/// Rows sorted by expert before they meet their matrices, picked by ids of two dims.
+fn sorted_rows(Sizes { t, k, e, h, i }: Sizes) -> Graph {
+    let mut b = Builder::new("sorted-rows");
+    let x = b.input("x", DType::F32, &[t, h]);
+    let scores = b.input("scores", DType::F32, &[t, e]);
+    let ids = b.topk(scores, k as usize).1;
+    let w = b.weight("w", DType::F32, &[e, h, i]);
+    let matrices = b.index(w, ids);
+    let matrices = b.reshape(matrices, &[t * k, h, i]);
+    let flat = b.reshape(ids, &[t * k]);
+    let p = b.sort(flat).1;
+    let tokens = b.floor_divide(p, k);
+    let rows = b.index(x, tokens);
+    let rows = b.reshape(rows, &[t * k, 1, h]);
+    let matrices = b.index(matrices, p);
+    let y = b.matmul(rows, matrices);
+    let y = b.reshape(y, &[t * k, i]);
+    b.output(y);
+    b.graph
+}
+
+/// Gated by an activation without a name, in f32 of 16-bit halves of one product by a packed weight, seen in another shape.
+fn other_activation(rows: i64, dtype: DType, mirrored: bool) -> Graph {
+    graph(2 * rows, "other-activation", dtype, |b, x| {
+        let w = b.weight("w", dtype, &[10, 4]);
+        let y = b.linear(x, w);
+        let y = b.reshape(y, &[2, rows, 10]);
+        let y = b.cast(y, DType::F32);
+        let (gate, up) = (b.slice(y, 2, (0, 5), 1), b.slice(y, 2, (5, 10), 1));
+        let act = b.unary(Pointwise::Tanh, gate);
+        let act = b.mul(act, float(0.5));
+        if mirrored { b.mul(up, act) } else { b.mul(act, up) }
+    })
 }
 
 /// A linear layer that is biased only on one side of the gating.

@@ -6,9 +6,9 @@ use crate::{
     single,
 };
 use eglu_ir::{
-    Bindings, DType, Graph, Tensor, Value,
+    Bindings, DType, Graph, NodeKind, Operand, Program, Tensor, TensorType, Value,
     eval::{EvalOperand, eval_graph, eval_op},
-    ops::{Cast, Pointwise},
+    ops::{Attr, Cast, Pointwise},
     profile::H200,
 };
 use eglu_passes::certify::relative_error;
@@ -16,6 +16,7 @@ use eglu_passes::egraph::{
     rule::{Numerics, Rule},
     soundness::{Checked, check, costliest},
 };
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Repeatable numbers in -1..1.
 struct Noise(u64);
@@ -62,33 +63,33 @@ fn signed(graph: &Graph, value: Value, seed: u64, ids: i64, signs: Signs) -> Ten
 /// What 16-bit values of both signs may differ by.
 const CANCELLED: f64 = 0.5;
 
-/// What a dtype may differ by. Exact rules give the same bits. Others may leave out roundings to 16 bits, which f32 values computed from
-/// such values then show too.
-fn tolerance(dtype: DType, narrow: bool, rules: Numerics) -> f64 {
-    match dtype {
+/// What values may differ by, relative to the largest. Rules change no value in real arithmetic; what they may change are roundings, so that the
+/// narrowest float of a graph decides, in whichever dtype a value is stored:
+/// - [`Numerics::Exact`]: no rounding either, so the same bits; of f64 some last bits, as the evaluator has no wider accumulator for products of it;
+/// - [`Numerics::SameAccumulator`]: roundings of intermediate values to 16 bits may be left out; 3e-2 is some steps of bf16 (2⁻⁸) after a chain of such
+///   ops. Where all is f32 or f64 there are none, but for functions that are computed in one op instead of several;
+/// - [`Numerics::Reassociating`]: sums of up to some dozens of terms in another order, 2e-5 in f32 (2⁻²⁴ each).
+///
+/// In graphs of f64 alone both are below 1e-9: a rule that is wrong in real arithmetic by more would show.
+fn tolerance(dtype: DType, narrowest: DType, rules: Numerics) -> f64 {
+    match narrowest {
+        _ if !dtype.is_float() => 0.0,
+        DType::F64 if rules == Numerics::Exact => 1e-14,
         _ if rules == Numerics::Exact => 0.0,
-        DType::F32 if !narrow => 2e-5,
-        DType::F32 | DType::Bf16 => 3e-2,
-        // Sums of f32 values in f64 show f32's roundings.
-        DType::F64 => {
-            if narrow {
-                3e-2
-            } else {
-                2e-5
-            }
-        }
-        _ => 0.0,
+        DType::Bf16 => 3e-2,
+        DType::F64 => 1e-9,
+        _ => 2e-5,
     }
 }
 
 /// What the rules do to a graph, and every difference between the terms of a class.
 pub fn checked(graph: &Graph, table: &[Rule], seed: u64, ids: i64) -> Checked {
-    let narrow = is_narrow(graph);
+    let narrowest = narrowest(graph);
     let value = |value| random(graph, value, seed, ids);
-    let mut found = check(graph, table, &Bindings::new(), &value, &|dtype, rules| tolerance(dtype, narrow, rules)).unwrap();
-    if narrow {
+    let mut found = check(graph, table, &Bindings::new(), &value, &|dtype, rules| tolerance(dtype, narrowest, rules)).unwrap();
+    if narrowest == DType::Bf16 {
         let value = |value| signed(graph, value, seed, ids, Signs::Both);
-        let wide = |dtype, rules| match tolerance(dtype, narrow, rules) {
+        let wide = |dtype, rules| match tolerance(dtype, narrowest, rules) {
             exact if exact == 0.0 => exact,
             _ => CANCELLED,
         };
@@ -137,9 +138,57 @@ pub fn costliest_error(graph: &Graph, table: &[Rule], seed: u64) -> Option<f64> 
     let got = eval_graph(&costliest, &weights, &inputs).unwrap();
     let errors = want.iter().zip(&got).map(|(want, got)| relative_error(got, want).unwrap());
     let worst = errors.fold(0.0, f64::max);
-    (worst > tolerance(DType::F32, is_narrow(graph), Numerics::SameAccumulator)).then_some(worst)
+    (worst > tolerance(DType::F32, narrowest(graph), Numerics::SameAccumulator)).then_some(worst)
 }
 
-fn is_narrow(graph: &Graph) -> bool {
-    graph.node_ids().any(|id| graph.node(id).outputs.iter().any(|ty| ty.dtype == DType::Bf16))
+/// The float of a graph that holds least.
+fn narrowest(graph: &Graph) -> DType {
+    let floats =
+        graph.node_ids().flat_map(|id| graph.node(id).outputs.iter().map(|ty| ty.dtype)).filter(|dtype| dtype.is_float());
+    floats.min_by_key(|dtype| (dtype.size(), *dtype != DType::Bf16)).unwrap_or(DType::F64)
+}
+
+/// The graph with f64 in place of every float.
+pub fn in_f64(graph: &Graph) -> Graph {
+    let wide = |dtype: DType| if dtype.is_float() { DType::F64 } else { dtype };
+    let mut new = Graph::new(format!("{}.f64", graph.name));
+    let mut values: BTreeMap<Value, Value> = BTreeMap::new();
+    for id in graph.inputs().iter().copied().chain(graph.topological().unwrap()) {
+        let node = graph.node(id);
+        let ty = TensorType { dtype: wide(node.outputs[0].dtype), ..node.outputs[0].clone() };
+        let made = match &node.kind {
+            _ if values.contains_key(&id.into()) => continue,
+            NodeKind::Input => new.add_input(&node.name, ty).node,
+            NodeKind::Weight(path) => new.add_weight(&node.name, path, ty).node,
+            NodeKind::Constant(tensor) => new.add_constant(&node.name, tensor.clone()).node,
+            NodeKind::Call(op) => {
+                let attrs = op.attrs().into_iter().map(|(_, attr)| match attr {
+                    Attr::DType(dtype) => Attr::DType(wide(dtype)),
+                    Attr::Program(program) => Attr::Program(Arc::new(in_wide(&program, wide))),
+                    other => other,
+                });
+                let op = op.code().build(&attrs.collect::<Vec<_>>()).unwrap();
+                let operands = node.operands.iter().map(|operand| match operand {
+                    Operand::Value(value) => values[value].into(),
+                    other => *other,
+                });
+                new.add_call(&node.name, op, operands.collect::<Vec<_>>()).unwrap()
+            }
+        };
+        for index in 0..new.node(made).outputs.len() as u32 {
+            values.insert(Value { node: id, index }, Value { node: made, index });
+        }
+    }
+    for output in graph.outputs() {
+        new.add_output(values[&output.value], output.kind.clone());
+    }
+    new
+}
+
+fn in_wide(program: &Program, wide: impl Fn(DType) -> DType) -> Program {
+    let mut program = program.clone();
+    program.params.iter_mut().for_each(|dtype| *dtype = wide(*dtype));
+    program.instrs.iter_mut().for_each(|instr| instr.dtype = wide(instr.dtype));
+    program.results.iter_mut().for_each(|(_, dtype)| *dtype = wide(*dtype));
+    program
 }

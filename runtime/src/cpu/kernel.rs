@@ -99,7 +99,10 @@ impl Kernel {
             Op::GroupedMm(_) => Kernel::GroupedMm(rounding()?),
             Op::ExpertMatmul(_) => Kernel::ExpertMatmul(rounding()?),
             Op::ExpertContract(op) => Kernel::ExpertContract(Box::new((op.clone(), Contraction::by_expert(op)?))),
-            Op::ExpertOuter(op) => Kernel::ExpertOuter(rounding()?, [op.a_repeat, op.b_repeat]),
+            Op::ExpertOuter(op) => {
+                let onto = matches!(step.inputs.get(3), Some(Arg::Tensor(_)));
+                Kernel::ExpertOuter(Block::new(&op.program(dtype(0)?.opmath(), onto))?, [op.a_repeat, op.b_repeat])
+            }
             Op::DenseGlu(op) => Kernel::DenseGlu(Box::new(Contraction::gated(Block::new(&op.program)?))),
             Op::Moe(op) => Kernel::Moe(Block::new(&op.program)?),
             Op::Softmax(op) => Kernel::Softmax(op.dim, op.log),

@@ -2,7 +2,7 @@
 
 use super::{
     block::Block,
-    call::{Call, Outcome, Taken},
+    call::{Call, Outcome, Source, Taken},
     epilogue::{Epilogue, Lane, places},
     experts::{Groups, gather, read_ids},
     matrix::{Number, Panel, even_ranges, multiply, ranges, tiling, with_number},
@@ -41,7 +41,9 @@ fn run<T: Number>(
     let (rows, cols) = tiling(n, k, groups.ranges.len());
     let tiles = || even_ranges(n, rows).flat_map(move |r| ranges(k, cols).map(move |c| (r.clone(), c)));
     let tasks: Vec<_> = (0..groups.ranges.len()).flat_map(|expert| tiles().map(move |(r, c)| (expert, r, c))).collect();
-    let epilogue = Epilogue { block, captures: vec![], places: places(&call.shared(), 0, false, k), columns: k };
+    // What sums are added to has their elements in their order.
+    let captures = call.optional(3).into_iter().map(Source::new).collect();
+    let epilogue = Epilogue { block, captures, places: places(&call.shared(), 0, false, k), columns: k };
     tasks.into_par_iter().for_each_init(Vec::new, |tile: &mut Vec<T>, (expert, r, c)| {
         let group = &groups.ranges[expert];
         tile.clear();
@@ -51,7 +53,7 @@ fn run<T: Number>(
             let b = Panel::strided(&right[group.start * k + c.start..], group.len(), c.len(), k, 1);
             multiply(a, b, tile, c.len(), k);
         }
-        // SAFETY: tasks cover disjoint blocks of disjoint matrices. The program is a rounding: always defined.
+        // SAFETY: tasks cover disjoint blocks of disjoint matrices. The program rounds and adds floats: always defined.
         unsafe { epilogue.apply(&[Lane { tile, bias: None }], r, c, |i| expert * n + i) };
     });
     Ok(Taken::Done)

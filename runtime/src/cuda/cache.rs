@@ -3,7 +3,7 @@
 //! Processes share the folder without asking each other: an entry is what its name says, whoever wrote it, and a file that is read while it is
 //! replaced or removed stays readable. Entries that nobody read for longest go first when the folder grows beyond its bound.
 
-use super::python::Env;
+use super::{nvrtc::Nvrtc, python::Env, remembered};
 use crate::whole::{remove_abandoned, write_whole};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -130,6 +130,18 @@ impl Cache {
                     );
                 }
             }
+        }
+    }
+
+    /// What the compiler was called that made the entries, where it is still there and would be found again. Nothing is loaded for that.
+    pub(crate) fn compiler(&self, env: Env<'_>) -> Option<String> {
+        remembered::recall(self.folder.as_ref()?, env)
+    }
+
+    /// Notes which compiler makes the entries. Without the note the next start loads it, and that is all.
+    pub(crate) fn remember(&self, nvrtc: &Nvrtc, env: Env<'_>) {
+        if let Some(folder) = self.folder.as_ref().filter(|_| self.grown.load(Ordering::Relaxed)) {
+            remembered::remember(folder, nvrtc, env);
         }
     }
 

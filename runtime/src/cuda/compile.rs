@@ -8,10 +8,11 @@ use super::{
 use crate::{Phases, package::kernels};
 use eglu_codegen::cuda::Module;
 use eglu_ir::text::to_hex;
+use rayon::prelude::*;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, LazyLock, Mutex, OnceLock, PoisonError,
+        Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -102,9 +103,18 @@ pub(crate) fn compile_into(
     cache: &Cache,
     (told, compiled): (&(dyn Fn(usize) + Sync), &AtomicUsize),
 ) -> Result<Vec<Cubin>, CudaError> {
+    let env = |name: &str| std::env::var_os(name);
     let built: Vec<Option<Cubin>> = modules.iter().map(|module| kernels::find(arch, || source_digest(module, arch))).collect();
+    let built = match cache.compiler(&env).filter(|_| built.iter().any(Option::is_none)) {
+        Some(identity) => built
+            .into_par_iter()
+            .zip(modules)
+            .map(|(cubin, module)| cubin.or_else(|| known(&key(module, arch, &identity), cache)))
+            .collect(),
+        None => built,
+    };
     if let Some(cubins) = built.iter().cloned().collect() {
-        // Nothing is left to compile, so that no compiler need be there.
+        // Nothing is left to compile, so that no compiler need be there, nor be loaded.
         return Ok(cubins);
     }
     let nvrtc = Nvrtc::open()?;
@@ -129,8 +139,35 @@ pub(crate) fn compile_into(
         }
         work();
     });
+    cache.remember(nvrtc, &env);
     cache.tidy();
     slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(|| unreachable!("every module was compiled above"))).collect()
+}
+
+type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
+
+/// What this process compiled or read.
+static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
+
+fn memory() -> MutexGuard<'static, HashMap<Key, Slot>> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a source is filed under.
+fn key(module: &Module, arch: &str, compiler: &str) -> Key {
+    cache::key(&[&module.name, &module.source, &options(arch).join(" "), compiler])
+}
+
+/// A cubin that is in memory or on disk.
+fn known(key: &Key, cache: &Cache) -> Option<Cubin> {
+    let slot = memory().get(key).cloned();
+    if let Some(Ok(cubin)) = slot.as_ref().and_then(|slot| slot.get()) {
+        return Some(cubin.clone());
+    }
+    let (log, image) = cache.read(key)?;
+    let cubin = Cubin { image: image.into(), log: log.into() };
+    memory().entry(*key).or_default().get_or_init(|| Ok(cubin.clone()));
+    Some(cubin)
 }
 
 fn compile_one(
@@ -139,10 +176,7 @@ fn compile_one(
     arch: &str,
     (cache, compiled): (&Cache, &AtomicUsize),
 ) -> Result<Cubin, CudaError> {
-    type Slot = Arc<OnceLock<Result<Cubin, CudaError>>>;
-    static MEMORY: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
-    let key = cache::key(&[&module.name, &module.source, &options(arch).join(" "), nvrtc.identity()]);
-    let memory = || MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = key(module, arch, nvrtc.identity());
     let slot = memory().entry(key).or_default().clone();
     // Who comes while another compiles the same source waits for that.
     let cubin = slot.get_or_init(|| compile_or_read(nvrtc, module, arch, (cache, &key, compiled))).clone();

@@ -35,6 +35,7 @@ mod nvrtc;
 mod place;
 mod probe;
 mod python;
+mod remembered;
 mod replay;
 mod session;
 mod staging;

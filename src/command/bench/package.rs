@@ -27,7 +27,7 @@ impl Bench {
         }
         let progress = Progress::new();
         let phases = progress.phases();
-        let _opening = device::open_early(self.device, false);
+        let _opening = device::open_early(self.device);
         let package = phases.time("open", || Package::open(&self.model))?;
         let program = package.program(self.program.as_deref())?;
         let file = self.weights.as_deref().filter(|&weights| weights != "random");

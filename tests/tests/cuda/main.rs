@@ -8,6 +8,7 @@ mod dense;
 mod device;
 mod folds;
 mod machine_code;
+mod norms;
 mod nvrtc;
 mod on_device;
 mod reductions;

@@ -1,16 +1,6 @@
 // Neighbouring lines as they are stored: what a thread holds of `width` of them. `add` takes elements `at`, `at + step`, … of each line, the
 // elements of one call behind those of the last; after `settle`, `give` merges what is held of line `e` into its state.
 
-template <class S, int width>
-DEVICE u32 word_of(const Pack<S, width>& pack, int i) { return ((const u32*)&pack)[i]; }
-// Bytes of `x` (0 to 3) and `y` (4 to 7); 8 more is the sign of one, all over (PTX ISA, "prmt").
-template <u32 selector>
-DEVICE u32 bytes_of(u32 x, u32 y) {
-    u32 z;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "n"(selector));
-    return z;
-}
-
 // Sums of integers of 16 bits and fewer, some of which fit 32 bits. Of bytes, four elements of four lines are turned round, so that each
 // line's lie in one word.
 template <class S, int width>
@@ -56,31 +46,6 @@ struct SumAcross {
     DEVICE void give(int e, SumState<i64>& state) const { state.value += sums[e]; }
 };
 
-// Two values in a word: halves, shorts, and bytes that are the upper halves of shorts, where the lower ones decide among equals only.
-template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, i16) { return extreme_shorts<largest>(x, y, i8()); }
-template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, u16) { return extreme_shorts<largest>(x, y, u8()); }
-template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, bool) { return extreme_shorts<largest>(x, y, u8()); }
-template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, bf16) { return extreme_pair<largest>(x, y, bf16()); }
-template <bool largest> DEVICE u32 extreme_shorts(u32 x, u32 y, f16) { return extreme_pair<largest>(x, y, f16()); }
-// What every other is more extreme than.
-template <class S> constexpr bool has_sign = true;
-template <> constexpr bool has_sign<bool> = false;
-template <> constexpr bool has_sign<u8> = false;
-template <> constexpr bool has_sign<u16> = false;
-template <bool largest, class S>
-DEVICE u32 worst_shorts(S) {
-    return has_sign<S> ? (largest ? 0x80008000u : 0x7fff7fffu) : largest ? 0u : ~0u;
-}
-template <bool largest> DEVICE u32 worst_shorts(bf16) { return largest ? 0xff80ff80u : 0x7f807f80u; }
-template <bool largest> DEVICE u32 worst_shorts(f16) { return largest ? 0xfc00fc00u : 0x7c007c00u; }
-
-template <class S> DEVICE S of_bits(u32 bits, S) { return S{(u16)bits}; }
-DEVICE i16 of_bits(u32 bits, i16) { return (i16)bits; }
-DEVICE u16 of_bits(u32 bits, u16) { return (u16)bits; }
-DEVICE i8 of_bits(u32 bits, i8) { return (i8)bits; }
-DEVICE u8 of_bits(u32 bits, u8) { return (u8)bits; }
-DEVICE bool of_bits(u32 bits, bool) { return (bits & 0xff) != 0; }
-
 template <bool largest, class S, int width>
 struct ExtremeAcross {
     static constexpr bool bytes = sizeof(S) == 1;
@@ -109,30 +74,12 @@ struct ExtremeAcross {
     }
 };
 
-// Positions of extremes. The place of an element among those added since the last `settle` stands below its value in a key, so that the
-// first of equals is the more extreme.
-template <class S> constexpr bool is_half = false;
-template <> constexpr bool is_half<bf16> = true;
-template <> constexpr bool is_half<f16> = true;
-// x · factor + 0: the one zero, and the one NaN (PTX ISA, "fma").
-template <bool largest> DEVICE u32 canonical(u32 pair, bf16) {
-    u32 y;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(largest ? 0x3f803f80u : 0xbf80bf80u), "r"(0u));
-    return y;
-}
-template <bool largest> DEVICE u32 canonical(u32 pair, f16) {
-    u32 y;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(pair), "r"(largest ? 0x3c003c00u : 0xbc00bc00u), "r"(0u));
-    return y;
-}
-// Floats in the order of their bits as signed numbers, and back.
-DEVICE u32 in_order(u32 pair) { return pair ^ (bytes_of<0xbb99>(pair, pair) & 0x7fff7fffu); }
-
+// Positions of extremes. The place of an element among those added since the last `settle` stands below its value in a key; bytes have keys of
+// 16 bits, two to a word.
 template <class T, bool largest, class I, class S, int width>
 struct ArgAcross {
-    static constexpr bool bytes = sizeof(S) == 1, half = is_half<S>;
-    // The least of halves is the largest of their negatives.
-    static constexpr bool most = half || largest;
+    typedef Keys<largest, S> Of;
+    static constexpr bool bytes = sizeof(S) == 1;
     static constexpr int places = bytes ? 256 : 65536;
     // One for each line, of bytes for two lines: for four, the even ones, then the odd ones.
     u32 keys[bytes ? width / 2 : width];
@@ -141,14 +88,12 @@ struct ArgAcross {
     I first = 0;
     DEVICE ArgAcross() { clear(); }
     DEVICE void clear() {
-        constexpr u32 short_worst = has_sign<S> ? (most ? 0x8000u : 0x7fffu) : (most ? 0u : 0xffffu), rest = most ? 0 : 0xffffu;
 #pragma unroll
-        for (int i = 0; i < (bytes ? width / 2 : width); i++) keys[i] = bytes ? short_worst << 16 | short_worst : short_worst << 16 | rest;
+        for (int i = 0; i < (bytes ? width / 2 : width); i++) keys[i] = bytes ? worst_shorts<Of::most>(S()) : Of::worst();
     }
     DEVICE static u32 better(u32 x, u32 y) {
-        if constexpr (bytes) return extreme_shorts<most>(x, y, S());
-        else if constexpr (has_sign<S>) return (u32)(most ? max((i32)x, (i32)y) : min((i32)x, (i32)y));
-        else return most ? max(x, y) : min(x, y);
+        if constexpr (bytes) return extreme_shorts<Of::most>(x, y, S());
+        else return Of::better(x, y);
     }
     template <int deep>
     DEVICE void add(const Pack<S, width> (&rows)[deep], i64 at, int step) {
@@ -156,11 +101,10 @@ struct ArgAcross {
         if (count == 0) first = (I)at;
 #pragma unroll
         for (int k = 0; k < deep; k++) {
-            const u32 place = most ? places - 1 - count - k : count + k;
+            const u32 place = Of::most ? places - 1 - count - k : count + k;
 #pragma unroll
             for (int w = 0; w < width * (int)sizeof(S) / 4; w++) {
-                u32 word = word_of(rows[k], w);
-                if constexpr (half) word = in_order(canonical<largest>(word, S()));
+                const u32 word = Of::ordered(word_of(rows[k], w));
                 keys[2 * w] = better(keys[2 * w], bytes ? bytes_of<0x2404>(word, place) : bytes_of<0x1054>(word, place));
                 keys[2 * w + 1] = better(keys[2 * w + 1], bytes ? bytes_of<0x3414>(word, place) : bytes_of<0x3254>(word, place));
             }
@@ -171,18 +115,10 @@ struct ArgAcross {
         if (count == 0) return;
 #pragma unroll
         for (int e = 0; e < width; e++) {
-            u32 key = bytes ? keys[e / 4 * 2 + e % 2] >> (e % 4 / 2 * 16) : keys[e];
+            const u32 key = bytes ? keys[e / 4 * 2 + e % 2] >> (e % 4 / 2 * 16) : keys[e];
             int place = key & (places - 1);
-            if (most) place = places - 1 - place;
-            u32 bits = key >> (bytes ? 8 : 16);
-            T value;
-            if constexpr (half) {
-                value = up(of_bits(in_order(bits), S()));
-                if (!largest) value = -value;
-            } else {
-                value = up(of_bits(bits, S()));
-            }
-            states[e].add(value, (i64)first + (i64)place * step);
+            if (Of::most) place = places - 1 - place;
+            states[e].add((T)Of::value(key >> (bytes ? 8 : 16)), (i64)first + (i64)place * step);
         }
         count = 0;
         clear();

@@ -55,15 +55,15 @@ DEVICE SwappedWork work_of_tile(const RowTile* tiles, i64 t, u32 tiles_n, int ra
 }
 
 // Fills the ring; one thread calls it. `load_rows` and `load_weights` are given an address, a barrier, k and the work; rows come in tiles
-// of 16.
-template <class S, class List, class LoadRows, class LoadWeights>
-DEVICE void feed(const WgmmaRing<S>& ring, const List& list, i64 depth, const LoadRows& load_rows, const LoadWeights& load_weights) {
+// of 16. `feed_more` fills what stages the work needs behind those.
+template <class S, class List, class LoadRows, class LoadWeights, class FeedMore>
+DEVICE void feed(const WgmmaRing<S>& ring, const List& list, i64 depth, const LoadRows& load_rows, const LoadWeights& load_weights,
+                 const FeedMore& feed_more) {
     RingPosition<S> at;
     for (i64 t = list.first; t < list.total; t += list.apart) {
         const SwappedWork work = list.at(t);
         const int groups = (work.rows + 15) / 16;
-        if (work.expert < 0) continue;
-        for (int k = 0; k < depth; k += S::BK) {
+        for (int k = 0; work.expert >= 0 && k < depth; k += S::BK) {
             barrier_wait(ring.empty(at.stage), at.phase ^ 1);
             const u32 full = ring.full(at.stage), to = ring.a(at.stage);
             barrier_expect(full, S::bytes_b + groups * (16 * S::BK * 2));
@@ -71,13 +71,15 @@ DEVICE void feed(const WgmmaRing<S>& ring, const List& list, i64 depth, const Lo
             for (int i = 0; i < groups; i++) load_rows(to + i * (16 * S::BK * 2), full, k, work.start + i * 16);
             at.advance();
         }
+        feed_more(at, work);
     }
 }
 
 // The same with rows that each thread copies; the producer warpgroup calls it. `rows_of` gives the rows of some work. Which they are is
 // read a tile ahead. Rows that are not valid keep what was there: their products are stored nowhere.
-template <class S, class List, class RowsOf, class LoadWeights>
-DEVICE void feed_gathered(const WgmmaRing<S>& ring, const List& list, i64 depth, const RowsOf& rows_of, const LoadWeights& load_weights) {
+template <class S, class List, class RowsOf, class LoadWeights, class FeedMore>
+DEVICE void feed_gathered(const WgmmaRing<S>& ring, const List& list, i64 depth, const RowsOf& rows_of, const LoadWeights& load_weights,
+                          const FeedMore& feed_more) {
     constexpr int chunks = S::BK / 8, apart = S::producers / chunks, count = S::rows / apart;
     const int chunk = threadIdx.x % chunks, first = threadIdx.x / chunks;
     const u32 place = first * 128 + ((chunk ^ (first & 7)) << 4);
@@ -93,8 +95,7 @@ DEVICE void feed_gathered(const WgmmaRing<S>& ring, const List& list, i64 depth,
             next = list.at(t + list.apart);
             next_rows = Cursor(rows_of(next), first);
         }
-        if (work.expert < 0) continue;
-        for (int k0 = 0; k0 < depth; k0 += S::BK) {
+        for (int k0 = 0; work.expert >= 0 && k0 < depth; k0 += S::BK) {
             barrier_wait(ring.empty(at.stage), at.phase ^ 1);
             const u32 full = ring.full(at.stage), to = ring.a(at.stage) + place;
             if (threadIdx.x == 0) {
@@ -108,6 +109,7 @@ DEVICE void feed_gathered(const WgmmaRing<S>& ring, const List& list, i64 depth,
             barrier_arrive_copies(full);
             at.advance();
         }
+        feed_more(at, work);
     }
     cp_async_wait<0>();
 }
@@ -258,6 +260,15 @@ struct SwappedTile {
         }
     }
 
+    // The warp is done with a stage.
+    DEVICE void release(int stage) const {
+        if (S::blocks == 1) {
+            if (lane == 0) barrier_arrive(ring.empty(stage));
+        } else if (lane < S::blocks) {
+            barrier_arrive_at(ring.empty(stage), lane);
+        }
+    }
+
 private:
     template <int n>
     DEVICE void steps_of(Sums& sums, int steps) {
@@ -322,14 +333,6 @@ private:
 #pragma unroll
             for (int i = 0; i < count; i++)
                 if (from + r0 + i * 16 < rows) put(place[i], column, x[i]);
-        }
-    }
-
-    DEVICE void release(int stage) const {
-        if (S::blocks == 1) {
-            if (lane == 0) barrier_arrive(ring.empty(stage));
-        } else if (lane < S::blocks) {
-            barrier_arrive_at(ring.empty(stage), lane);
         }
     }
 };

@@ -61,16 +61,7 @@ template <class T> DEVICE T max_(T x, T y) { return x != x || x > y ? x : y; }
 template <class T> DEVICE T min_(T x, T y) { return x != x || x < y ? x : y; }
 template <class T> DEVICE T relu_(T x) { return x != x || x > (T)0 ? x : (T)0; }
 
-#ifdef SHORT_RESULTS
-DEVICE float sigmoid_(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-DEVICE float silu_(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-#else
-DEVICE float sigmoid_(float x) { return 1.0f / (1.0f + expf(-x)); }
-DEVICE float silu_(float x) { return x / (1.0f + expf(-x)); }
-#endif
-DEVICE double sigmoid_(double x) { return 1.0 / (1.0 + exp(-x)); }
-DEVICE double silu_(double x) { return x / (1.0 + exp(-x)); }
-// The same for results of 16 bits, whose rounding is a thousand times coarser than the error of these instructions. An epilogue of a matrix
+// For results of 16 bits, whose rounding is a thousand times coarser than the error of these instructions. An epilogue of a matrix
 // product takes several times as long with IEEE divisions.
 DEVICE float sigmoid_16(float x) {
     float e, y;
@@ -79,6 +70,15 @@ DEVICE float sigmoid_16(float x) {
     return y;
 }
 DEVICE float silu_16(float x) { return x * sigmoid_16(x); }
+#ifdef SHORT_RESULTS
+DEVICE float sigmoid_(float x) { return sigmoid_16(x); }
+DEVICE float silu_(float x) { return silu_16(x); }
+#else
+DEVICE float sigmoid_(float x) { return 1.0f / (1.0f + expf(-x)); }
+DEVICE float silu_(float x) { return x / (1.0f + expf(-x)); }
+#endif
+DEVICE double sigmoid_(double x) { return 1.0 / (1.0 + exp(-x)); }
+DEVICE double silu_(double x) { return x / (1.0 + exp(-x)); }
 DEVICE float gelu_erf_(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f)); }
 DEVICE double gelu_erf_(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752440)); }
 DEVICE float gelu_tanh_(float x) {

@@ -140,15 +140,15 @@ DEVICE void add_values(State& state, const T (&values)[width], i64 at, int step)
 // Sums by halves: as many additions, and no long chain of them.
 template <class T, int width>
 DEVICE T halves(const T (&values)[width]) {
-    T parts[width];
+    static_assert((width & (width - 1)) == 0, "a power of two");
+    if constexpr (width == 1) {
+        return values[0];
+    } else {
+        T sums[width / 2];
 #pragma unroll
-    for (int e = 0; e < width; e++) parts[e] = values[e];
-#pragma unroll
-    for (int half = width / 2; half > 0; half /= 2) {
-#pragma unroll
-        for (int e = 0; e < half; e++) parts[e] = parts[e] + parts[e + half];
+        for (int e = 0; e < width / 2; e++) sums[e] = values[e] + values[e + width / 2];
+        return halves(sums);
     }
-    return parts[0];
 }
 template <class T, int width>
 DEVICE void add_values(SumState<T>& state, const T (&values)[width], i64, int) { state.value += halves(values); }
@@ -193,12 +193,43 @@ DEVICE void add_values(ArgminState<T, I>& state, const T (&values)[width], i64 a
 
 // ---- the extreme of a group of neighbours as they are stored --------------------------------------------------------------
 
+// A group in opmath.
+template <class T, class S, int width>
+DEVICE void lift(T (&values)[width], const Pack<S, width>& pack) {
+#pragma unroll
+    for (int e = 0; e < width; e++) values[e] = up(pack.at[e]);
+}
+// fp8 goes through halves, which hold it, two at a time: e5m2 is the upper byte of one, e4m3 has an instruction since sm_89 (PTX ISA, "cvt").
+DEVICE u32 halves_of(u32 pair, f8e5m2) { return (pair & 0xff) << 8 | (pair & 0xff00) << 16; }
+#if __CUDA_ARCH__ >= 890
+DEVICE u32 halves_of(u32 pair, f8e4m3fn) {
+    u32 y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"((u16)pair));
+    return y;
+}
+#endif
+template <class S, int width>
+DEVICE void lift_pairs(float (&values)[width], const Pack<S, width>& pack) {
+#pragma unroll
+    for (int e = 0; e < width; e += 2) {
+        const u32 pair = halves_of(((const u32*)&pack)[e / 4] >> (e % 4 * 8), S());
+        values[e] = up(f16{(u16)pair});
+        values[e + 1] = up(f16{(u16)(pair >> 16)});
+    }
+}
+DEVICE void lift(float (&values)[16], const Pack<f8e5m2, 16>& pack) { lift_pairs(values, pack); }
+#if __CUDA_ARCH__ >= 890
+DEVICE void lift(float (&values)[16], const Pack<f8e4m3fn, 16>& pack) { lift_pairs(values, pack); }
+#endif
+
 template <bool largest, class T> DEVICE T extreme(T x, T y) { return largest ? most(x, y) : least(x, y); }
 template <bool largest, class S, int width>
 DEVICE auto extreme_of(const Pack<S, width>& pack) {
-    auto best = up(pack.at[0]);
+    decltype(up(pack.at[0])) values[width];
+    lift(values, pack);
+    auto best = values[0];
 #pragma unroll
-    for (int e = 1; e < width; e++) best = extreme<largest>(best, up(pack.at[e]));
+    for (int e = 1; e < width; e++) best = extreme<largest>(best, values[e]);
     return best;
 }
 // Two at a time (PTX ISA, "max"): halves since sm_80.
@@ -237,51 +268,27 @@ DEVICE S extreme_bytes(const Pack<S, 16>& pack) {
 }
 template <bool largest> DEVICE i8 extreme_of(const Pack<i8, 16>& pack) { return extreme_bytes<largest>(pack); }
 template <bool largest> DEVICE u8 extreme_of(const Pack<u8, 16>& pack) { return extreme_bytes<largest>(pack); }
-
-// What a thread holds of an arg-reduction over groups of narrow elements: the group with the extreme; where in it, is asked once at the end.
-template <class T, bool largest, class I, class S, int width>
-struct ArgHold {
-    ArgState<T, largest, I> state;
-    Pack<S, width> pack;
-    DEVICE void add(const Pack<S, width>& x, i64 at) {
-        T best = extreme_of<largest>(x);
-        bool takes = state.index == state.none || state.beats(best);
-        u32* held = (u32*)&pack;
-        const u32* words = (const u32*)&x;
-        state.value = takes ? best : state.value;
-        state.index = takes ? (I)at : state.index;
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(pack) / 4; i++) held[i] = takes ? words[i] : held[i];
-    }
-    template <class State>
-    DEVICE void give(State& to) const {
-        if (state.index == state.none) return;
-        int place = 0;
-#pragma unroll
-        for (int e = width - 1; e >= 0; e--) {
-            T x = up(pack.at[e]);
-            place = x == state.value || (x != x && state.value != state.value) ? e : place;
-        }
-        State own;
-        own.value = state.value;
-        own.index = state.index + place;
-        to.merge(own);
-    }
-};
+// Truth values are bytes of 0 and 1.
+template <bool largest>
+DEVICE bool extreme_of(const Pack<bool, 16>& pack) {
+    const u32* words = (const u32*)&pack;
+    return largest ? (words[0] | words[1] | words[2] | words[3]) != 0 : (words[0] & words[1] & words[2] & words[3]) == 0x01010101u;
+}
 
 // ---- neighbours as they are stored: what no program changes ---------------------------------------------------------------
 
 template <class State, class S, int width>
 DEVICE void add_pack(State& state, const Pack<S, width>& pack, i64 at) {
     decltype(up(pack.at[0])) values[width];
-#pragma unroll
-    for (int e = 0; e < width; e++) values[e] = up(pack.at[e]);
+    lift(values, pack);
     add_values(state, values, at, 1);
 }
 template <class T, class S, int width>
 DEVICE void add_pack(AmaxState<T>& state, const Pack<S, width>& pack, i64) { state.value = most(state.value, (T)extreme_of<true>(pack)); }
 template <class T, class S, int width>
 DEVICE void add_pack(AminState<T>& state, const Pack<S, width>& pack, i64) { state.value = least(state.value, (T)extreme_of<false>(pack)); }
+DEVICE void add_pack(AnyState<bool>& state, const Pack<bool, 16>& pack, i64) { state.value |= (u32)extreme_of<true>(pack); }
+DEVICE void add_pack(AllState<bool>& state, const Pack<bool, 16>& pack, i64) { state.value &= (u32)extreme_of<false>(pack); }
 // Bytes sum four at a time (PTX ISA, "dp4a").
 DEVICE i32 sum_bytes(u32 word, i32 sum, i8) { return __dp4a((i32)word, 0x01010101, sum); }
 DEVICE i32 sum_bytes(u32 word, i32 sum, u8) { return (i32)__dp4a(word, 0x01010101u, (u32)sum); }

@@ -37,10 +37,25 @@ impl Place {
 }
 
 /// A read of several values at once: `ty name` from `at`.
-struct Load {
-    ty: String,
-    name: String,
-    at: String,
+pub(super) struct Load {
+    /// The capture, or the even one of two that take turns.
+    pub capture: usize,
+    pub ty: String,
+    pub name: String,
+    pub at: String,
+    /// Values read: 1 for what a row has by itself.
+    pub run: usize,
+}
+
+/// Where a visit finds what is read at once.
+#[derive(Clone, Copy)]
+enum Reads<'a> {
+    /// In memory.
+    Now,
+    /// In `held`.
+    Ahead,
+    /// By these expressions, by name; `held` has the row.
+    Pieces(&'a [(String, String)]),
 }
 
 /// A reduction along rows of a result that is not stored: its parts, of neighbouring columns each, are.
@@ -77,6 +92,8 @@ pub(super) struct Epilogue<'a> {
     pub place: Option<String>,
     /// Condition under which zeros are stored instead.
     pub dropped: Option<&'static str>,
+    /// Condition under which the products are zero.
+    pub empty: Option<&'static str>,
     /// How many neighbouring columns a visit brings.
     pub run: usize,
     /// The output whose runs the tile stages in shared memory.
@@ -95,21 +112,14 @@ impl Epilogue<'_> {
 
     /// The same in parts, for tiles that read what several visits need before the first of them.
     pub fn fetched(&self, kernel: &mut Kernel, lanes: usize) -> Emit<Fetched> {
-        let mut loads = Vec::new();
-        for i in 0..self.captures.len() {
-            self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
-        }
+        let loads = self.loads(kernel, lanes)?;
         let (mut fields, mut fetches) = (String::new(), String::new());
-        for Load { ty, name, at } in &loads {
+        for Load { ty, name, at, .. } in &loads {
             fields += &format!("{ty} {name};\n");
             fetches += &format!("held.{name} = *(const {ty}*)&{at};\n");
         }
-        if self.keeps_row() {
-            fields += "i32 row;\n";
-            fetches += "held.row = (i32)row;\n";
-        }
         let (columns, rows) = (kernel.dim(&self.columns), self.rows());
-        let visit = self.visiting(kernel, lanes, true)?;
+        let visit = self.visiting(kernel, lanes, Reads::Ahead)?;
         let declare = format!(
             "struct Held {{\n{fields}}};\nconst auto fetch = [&](int m, int n) {{\nHeld held{{}};\nconst i64 column = n0 + n;\n\
              if (m < rows && column < {columns}) {{\n{rows}{fetches}}}\nreturn held;\n}};\n"
@@ -119,26 +129,38 @@ impl Epilogue<'_> {
 
     /// The lambda that stores a run of columns of such a tile.
     pub fn visit(&self, kernel: &mut Kernel, lanes: usize) -> Emit<String> {
-        self.visiting(kernel, lanes, false)
+        self.visiting(kernel, lanes, Reads::Now)
     }
 
-    /// What is read ahead for long runs includes the row.
-    fn keeps_row(&self) -> bool {
-        self.run > 2
+    /// The lambda `visit(m, n, values, held, piece)` that stores a run of columns, whose captures are these expressions, by name.
+    pub fn visit_of(&self, kernel: &mut Kernel, lanes: usize, pieces: &[(String, String)]) -> Emit<String> {
+        self.visiting(kernel, lanes, Reads::Pieces(pieces))
+    }
+
+    /// What a visit reads at once.
+    pub fn loads(&self, kernel: &mut Kernel, lanes: usize) -> Emit<Vec<Load>> {
+        let mut loads = Vec::new();
+        for i in 0..self.captures.len() {
+            self.read(kernel, i, self.program.params[lanes + i], &mut loads)?;
+        }
+        Ok(loads)
     }
 
     /// Statements that find the row of a visit.
-    fn rows(&self) -> String {
+    pub fn rows(&self) -> String {
         let place =
             self.place.as_ref().map_or_else(String::new, |place| format!("[[maybe_unused]] const i64 place = {place};\n"));
         format!("[[maybe_unused]] const i64 row = {};\n{place}", self.row)
     }
 
-    /// The lambda; captures come from what was `fetched`, if so.
-    fn visiting(&self, kernel: &mut Kernel, lanes: usize, fetched: bool) -> Emit<String> {
+    fn visiting(&self, kernel: &mut Kernel, lanes: usize, reads: Reads<'_>) -> Emit<String> {
         let mut args = Vec::new();
         for (lane, &dtype) in self.program.params.iter().take(lanes).enumerate() {
-            args.push(format!("({})acc[{lane}][e]", ctype::opmath(dtype)?));
+            let ty = ctype::opmath(dtype)?;
+            args.push(match self.empty {
+                Some(condition) => format!("({condition} ? ({ty})0 : ({ty})acc[{lane}][e])"),
+                None => format!("({ty})acc[{lane}][e]"),
+            });
         }
         let mut loads = Vec::new();
         for i in 0..self.captures.len() {
@@ -148,9 +170,13 @@ impl Epilogue<'_> {
                 None => read,
             });
         }
-        let load = |Load { ty, name, at }: &Load| match fetched {
-            true => format!("const {ty} {name} = held.{name};\n"),
-            false => format!("const {ty} {name} = *(const {ty}*)&{at};\n"),
+        let load = |Load { ty, name, at, .. }: &Load| match reads {
+            Reads::Now => format!("const {ty} {name} = *(const {ty}*)&{at};\n"),
+            Reads::Ahead => format!("const {ty} {name} = held.{name};\n"),
+            Reads::Pieces(pieces) => {
+                let piece = pieces.iter().find(|(of, _)| of == name).map_or("", |(_, piece)| piece);
+                format!("const {ty} {name} = {piece};\n")
+            }
         };
         let mut declare: String = loads.iter().map(load).collect();
         let (mut zero, mut stores) = (String::new(), String::new());
@@ -189,7 +215,8 @@ impl Epilogue<'_> {
             None => call,
         };
         let columns = kernel.dim(&self.columns);
-        let checked = fetched || !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
+        let checked =
+            !matches!(reads, Reads::Now) || !self.captures.is_empty() || self.outputs.len() > usize::from(self.staged.is_some());
         if !checked {
             // The copy engine leaves out what lies outside.
             return Ok(format!(
@@ -202,10 +229,13 @@ impl Epilogue<'_> {
             run if divisible(&self.columns, run as i64) => (run, run.to_string()),
             run => (run, format!("column + {run} <= {columns} ? {run} : (int)({columns} - column)")),
         };
-        let held = if fetched { ", [[maybe_unused]] const Held& held" } else { "" };
-        let rows = match fetched && self.keeps_row() {
-            true => "[[maybe_unused]] const i64 row = held.row, place = start + m;\n".to_string(),
-            false => self.rows(),
+        let (held, rows) = match reads {
+            Reads::Now => ("", self.rows()),
+            Reads::Ahead => (", [[maybe_unused]] const Held& held", self.rows()),
+            Reads::Pieces(_) => {
+                let rows = "[[maybe_unused]] const i64 row = held.row, place = start + m;\n".to_string();
+                (", const Held& held, [[maybe_unused]] const auto& piece", rows)
+            }
         };
         Ok(format!(
             "[&](int m, int n, const auto& acc{held}) {{\nconst i64 column = n0 + n;\nif (m >= rows || column >= {columns}) return;\n\
@@ -239,11 +269,12 @@ impl Epilogue<'_> {
         let ty = ctype::storage(dtype)?;
         let even = |place: &Place| place.origin.as_ref().is_some_and(|(_, offset)| divisible(offset, self.run as i64));
         if self.in_runs(capture) && capture.column_stride.is(1) && even(capture) && dtype.size() <= 4 {
-            loads.push(Load { ty: format!("Pack<{ty}, {}>", self.run), name: format!("c{i}"), at: capture.at(kernel, "column") });
+            let (ty, run) = (format!("Pack<{ty}, {}>", self.run), self.run);
+            loads.push(Load { capture: i, ty, name: format!("c{i}"), at: capture.at(kernel, "column"), run });
             return Ok(format!("up(c{i}.at[e])"));
         }
         if capture.column_stride.is(0) {
-            loads.push(Load { ty: ty.into(), name: format!("c{i}"), at: capture.at(kernel, "column") });
+            loads.push(Load { capture: i, ty: ty.into(), name: format!("c{i}"), at: capture.at(kernel, "column"), run: 1 });
             return Ok(format!("up(c{i})"));
         }
         // Two captures may take turns; the earlier of them reads for both.
@@ -252,7 +283,8 @@ impl Epilogue<'_> {
             let even = if self.interleave(i, other) { i } else { other };
             if i < other {
                 let at = self.captures[even].at(kernel, "column");
-                loads.push(Load { ty: format!("Pack<{ty}, {}>", 2 * self.run), name: format!("c{even}"), at });
+                let (ty, run) = (format!("Pack<{ty}, {}>", 2 * self.run), 2 * self.run);
+                loads.push(Load { capture: even, ty, name: format!("c{even}"), at, run });
             }
             return Ok(format!("up(c{even}.at[2 * e + {}])", usize::from(i != even)));
         }

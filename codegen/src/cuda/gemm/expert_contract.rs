@@ -14,7 +14,7 @@ use super::{
     wgmma::{Strides, Wgmma},
 };
 use crate::Step;
-use eglu_ir::{DType, Dim, ops::ExpertContract};
+use eglu_ir::ops::ExpertContract;
 
 /// Rows that may repeat, gathered by expert, times each lane; the program while accumulators are in registers.
 pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: &ExpertContract) -> Emit<()> {
@@ -30,7 +30,8 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         let variant = if captures.is_empty() {
             side_by_side(emitter, step, op).then(|| Variant::of(rows, all))
         } else {
-            captured(op, x.dtype, &weights[0].layout.shape[1]).then(|| Variant::captured(rows))
+            expert_captured::fits(emitter, op, x.dtype, &weights[0].layout.shape[1], captures)
+                .then(|| Variant::captured(rows, all))
         };
         if let Some(Ok(main)) = variant.map(swapped) {
             return Engine::Swapped(main);
@@ -75,11 +76,6 @@ pub(in super::super) fn expert_contract(emitter: &mut Emitter, step: &Step, op: 
         expert_fold::merge(emitter, step, op, &product.parts, &rows, &when)?;
     }
     Ok(())
-}
-
-/// True if the swapped main loop can read the captures.
-fn captured(op: &ExpertContract, dtype: DType, columns: &Dim) -> bool {
-    op.lanes == 1 && op.tables == 0 && expert_captured::fits(&op.program, op.folds.len(), dtype, columns)
 }
 
 /// True if the program takes nothing but products and biases, and its results are tensors of 16 bits whose columns are neighbours and whose

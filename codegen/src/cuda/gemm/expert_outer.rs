@@ -5,7 +5,7 @@ use super::{
         ctype,
         emitter::{Emitter, elements, flat, tensor},
         error::{Emit, Unsupported},
-        kernel::{Code, Kernel},
+        kernel::{Code, Kernel, divisible},
         program::{self, Results},
     },
     dispatch::{self, Dispatched},
@@ -15,7 +15,7 @@ use super::{
     outer_column, outer_wgmma,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{Dim, Program, ops::ExpertOuter};
+use eglu_ir::{Dim, ops::ExpertOuter};
 
 /// `Σ a[s]ᵀ · b[s]` over each expert's rows; experts without rows give zeros.
 pub(in super::super) fn expert_outer(emitter: &mut Emitter, step: &Step, op: &ExpertOuter) -> Emit<()> {
@@ -71,16 +71,19 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
     });
     text += &main.multiply_along(a.dtype, walks, "PlainRows", "GatheredDepth", &depths)?;
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
-    let program = Program::identity(a.dtype, op.dtype);
+    let onto = onto(step);
+    let program = op.program(a.dtype, onto.is_some());
+    let captures = onto.map(|onto| place_of(&mut kernel, onto, "expert")).transpose()?.into_iter().collect();
     let place = Place::dense(to, format!("expert * {matrix}"), columns);
     let epilogue = Epilogue {
         program: &program,
-        captures: vec![],
+        captures,
         outputs: vec![place],
         columns: columns.clone(),
         row: "m0 + m".into(),
         place: None,
         dropped: None,
+        empty: None,
         run: 2,
         staged: None,
         parts: &[],
@@ -99,6 +102,19 @@ fn blocks(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, di
     let grid = rows.ceil_div(bm) * columns.ceil_div(bn) * Dim::from(experts);
     emitter.launch(kernel, code, flat(grid));
     Ok(())
+}
+
+/// What the sums are added to.
+pub(super) fn onto(step: &Step) -> Option<&TensorRef> {
+    tensor(step, 3).ok()
+}
+
+/// Where an expert's matrix of `x[E, M, N]` is read.
+pub(super) fn place_of(kernel: &mut Kernel, x: &TensorRef, expert: &str) -> Emit<Place> {
+    let [apart, row, column] = [0, 1, 2].map(|i| x.layout.strides[i].clone());
+    let origin = divisible(&apart, 4).then(|| (x.buffer, x.layout.offset.clone()));
+    let base = format!("{expert} * {}", kernel.dim(&apart));
+    Ok(Place { pointer: kernel.read(x)?, base, row_stride: row, column_stride: column, absent: None, origin, ordered: false })
 }
 
 /// How tiles of `x[S, N]` travel, N being the rows of the product: rows of x are picked, so only whole ones are contiguous.

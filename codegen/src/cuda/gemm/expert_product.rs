@@ -136,14 +136,15 @@ impl ExpertProduct<'_> {
 
     /// Statements that store a tile whose first row has the place `start` in the order of the tiles.
     pub fn store(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str) -> Emit<String> {
-        let Fetched { declare, visit } = match self.engine {
-            Engine::Blocks(..) => return self.finish(emitter, kernel, order, start, 2)?.store(kernel, self.weights.len()),
-            _ => self.epilogue(emitter, kernel, order, start, 2)?,
-        };
+        let (epilogue, lanes) = (self.epilogue(emitter, kernel, order, start, 2)?, self.weights.len());
+        if let Engine::Blocks(..) = self.engine {
+            return epilogue.store(kernel, lanes);
+        }
+        let Fetched { declare, visit } = epilogue.fetched(kernel, lanes)?;
         Ok(format!("{declare}tile.each(fetch, {visit});\n"))
     }
 
-    /// The same for tiles that read ahead and bring `run` columns a visit.
+    /// Its epilogue, for visits of `run` columns.
     pub fn epilogue(
         &self,
         emitter: &Emitter,
@@ -151,11 +152,7 @@ impl ExpertProduct<'_> {
         order: Option<&str>,
         start: &str,
         run: usize,
-    ) -> Emit<Fetched> {
-        self.finish(emitter, kernel, order, start, run)?.fetched(kernel, self.weights.len())
-    }
-
-    fn finish(&self, emitter: &Emitter, kernel: &mut Kernel, order: Option<&str>, start: &str, run: usize) -> Emit<Epilogue<'_>> {
+    ) -> Emit<Epilogue<'_>> {
         let columns = self.columns().clone();
         let mut captures = Vec::new();
         for bias in &self.biases {
@@ -197,6 +194,7 @@ impl ExpertProduct<'_> {
             row,
             place,
             dropped,
+            empty: None,
             run,
             staged: None,
             parts: &self.parts,

@@ -40,7 +40,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
             feed += &format!(
                 "const auto rows_of = [&](const SwappedWork& work) {{\n\
                  return GatheredRows<{ty}>{{{pointer}, {stride}, work.rows, {order} + work.start, {divisor}}};\n}};\n\
-                 feed_gathered(ring, list, {k}, rows_of, load_weights);\n"
+                 feed_gathered(ring, list, {k}, rows_of, load_weights, feed_more);\n"
             );
             true
         }
@@ -54,7 +54,7 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
             let map = main.map_of_rows(from, dtype, &row, [product.count.clone(), product.depth.clone()]);
             feed += &format!(
                 "const auto load_rows = [&](u32 to, u32 full, int k, int row) {{ load_tile(to, {}, full, k, row, 0); }};\n\
-                 feed(ring, list, {k}, load_rows, load_weights);\n",
+                 feed(ring, list, {k}, load_rows, load_weights, feed_more);\n",
                 kernel.tensor_map(map)
             );
             false
@@ -62,8 +62,16 @@ pub(super) fn emit(emitter: &mut Emitter, product: &ExpertProduct<'_>, main: Swa
     };
     let captured = !product.captures.is_empty();
     let Store { prepare, before, after } = match captured {
-        true => expert_captured::store(emitter, &mut kernel, product, order.as_deref())?,
-        false => store(emitter, &mut kernel, product, order.as_deref())?,
+        true => {
+            let (load, bytes, store) = expert_captured::store(emitter, &mut kernel, product, order.as_deref(), main)?;
+            let more = format!("feed_captures<Shape, {gathered}, {bytes}>(ring, at, work, load_captures);");
+            feed = format!("{load}const auto feed_more = [&](auto& at, const SwappedWork& work) {{ {more} }};\n{feed}");
+            store
+        }
+        false => {
+            feed = format!("const auto feed_more = [](auto&, const SwappedWork&) {{}};\n{feed}");
+            store(emitter, &mut kernel, product, order.as_deref())?
+        }
     };
     let setup = if captured { kernel.reads_from_here() + &setup } else { setup };
     let consume = format!(

@@ -9,9 +9,10 @@ use super::{
         program::{self, Results},
     },
     dispatch::Dispatched,
+    expert_outer::onto,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{DType, Dim, Program, ops::ExpertOuter};
+use eglu_ir::{DType, Dim, ops::ExpertOuter};
 
 /// Columns of a that a thread sums, threads beside each other, and threads that share the rows.
 const SHAPE: [i64; 3] = [8, 8, 32];
@@ -41,7 +42,15 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
     let row_of =
         |x: &TensorRef, repeat: usize| if emitter.is_ordered(x) { "place".to_string() } else { format!("row / {repeat}") };
     let (row_a, row_b) = (row_of(a, op.a_repeat), row_of(b, op.b_repeat));
-    let program = Program::identity(a.dtype, op.dtype);
+    let onto = onto(step);
+    let program = op.program(a.dtype, onto.is_some());
+    let read = match onto {
+        Some(onto) => {
+            let (from, at) = (kernel.read(onto)?, ["(i64)expert".to_string(), format!("((i64)slab * {block} + t)")]);
+            format!(", up({from}[{}])", kernel.offset(&at, &onto.layout.strides[..2]))
+        }
+        None => String::new(),
+    };
     let body = format!(
         "const u32 slabs = (u32)(({n} + {block} - 1) / {block}), expert = blockIdx.x / slabs, slab = blockIdx.x % slabs;\n\
          // Without ids nothing was written there.\n\
@@ -56,7 +65,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
          sums[e] += up(rows[k].at[e]) * factors[k];\n}}\n\
          __shared__ float shared[{share}][{block}];\n#pragma unroll\nfor (int e = 0; e < {width}; e++) shared[threadIdx.y][threadIdx.x * {width} + e] = sums[e];\n\
          __syncthreads();\nconst int t = threadIdx.y * {across} + threadIdx.x;\nif (t >= {block} || (i64)slab * {block} + t >= {n}) return;\n\
-         float sum = 0.0f;\nfor (int y = 0; y < {share}; y++) sum += shared[y][t];\n{of_result} result;\nepilogue(sum, result);\n\
+         float sum = 0.0f;\nfor (int y = 0; y < {share}; y++) sum += shared[y][t];\n{of_result} result;\nepilogue(sum{read}, result);\n\
          {to}[(i64)expert * {n} + (i64)slab * {block} + t] = result;\n",
     );
     let code = Code {

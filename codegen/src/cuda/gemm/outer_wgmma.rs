@@ -10,16 +10,20 @@ use super::{
     },
     dispatch::Dispatched,
     epilogue::{Epilogue, Place},
+    expert_outer::{onto, place_of},
     instruction,
     wgmma::resident_grid,
 };
 use crate::{Step, TensorRef};
-use eglu_ir::{DType, Dim, Program, ops::ExpertOuter};
+use eglu_ir::{DType, Dim, ops::ExpertOuter};
 
 /// Rows and columns of a block's tile.
 const TILE: (i64, i64) = (128, 256);
 /// Rows of the operands in a stage.
 const DEPTH: u32 = 64;
+const STAGES: u32 = 4;
+/// Staging buffers of a warp.
+const BUFFERS: u32 = 2;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
 
@@ -43,11 +47,6 @@ pub(super) fn refuses(target: Target, [a, b]: [&TensorRef; 2]) -> Result<(), &'s
 
 /// Emits the kernel: blocks stay for all tiles of all experts.
 pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts: i64, dispatched: &Dispatched) -> Emit<()> {
-    let ring = std::env::var("EGLU_RING").unwrap_or("42".into());
-    let (stages, buffers) = match &ring[..] {
-        "34" => (3u32, 4u32),
-        _ => (4, 2),
-    };
     let (a, b, ids, output) = (tensor(step, 0)?, tensor(step, 1)?, tensor(step, 2)?, &step.outputs[0]);
     let ty = ctype::storage(a.dtype)?;
     let (rows, columns) = (&a.layout.shape[1], &b.layout.shape[1]);
@@ -69,19 +68,22 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         .collect::<Emit<Vec<_>>>()?;
     let (m, n, total) = (kernel.dim(rows), kernel.dim(columns), kernel.dim(&elements(ids)));
 
-    let program = Program::identity(a.dtype, op.dtype);
+    let onto = onto(step);
+    let program = op.program(a.dtype, onto.is_some());
+    let captures = onto.map(|onto| place_of(&mut kernel, onto, "work.expert")).transpose()?.into_iter().collect();
     let staged = matches!(op.dtype, DType::Bf16 | DType::F16) && divisible(columns, 8);
     let map = staged.then(|| kernel.tensor_map(map_of_results(output, experts)));
     let matrix = kernel.dim(&(rows.clone() * columns.clone()));
     let place = Place::dense(kernel.write(output)?, format!("work.expert * {matrix}"), columns);
     let epilogue = Epilogue {
         program: &program,
-        captures: vec![],
+        captures,
         outputs: vec![place],
         columns: columns.clone(),
         row: "work.m0 + m".into(),
         place: None,
-        dropped: Some("work.depth <= 0"),
+        dropped: None,
+        empty: Some("work.depth <= 0"),
         run: 2,
         staged: staged.then_some(0),
         parts: &[],
@@ -97,7 +99,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         None => ("", String::new(), ""),
     };
     let body = format!(
-        "using Shape = OuterShape<{ty}, Product, {bn}, {stages}, {buffers}>;\nextern __shared__ char shared[];\n\
+        "using Shape = OuterShape<{ty}, Product, {bn}, {STAGES}, {BUFFERS}>;\nextern __shared__ char shared[];\n\
          const DenseRing<Shape> ring(shared);\nwait_for_kernel_before();\nread_from_here({order});\nread_from_here({starts});\n\
          const u32 tiles_m = (u32)(({m} + {bm} - 1) / {bm}), tiles_n = (u32)(({n} + {bn} - 1) / {bn}), total = {experts} * tiles_m * tiles_n;\n\
          const auto work_at = [&](u32 t) {{ return outer_work<Shape>(t, tiles_m, tiles_n, {starts}, {total} > 0); }};\n\
@@ -120,7 +122,7 @@ pub(super) fn emit(emitter: &mut Emitter, step: &Step, op: &ExpertOuter, experts
         body,
         threads: [THREADS, 1],
         // Stages from a multiple of 1024, staging buffers of 2 KB for each of eight warps, then two barriers for each stage.
-        shared_bytes: 1024 + stages * (stage + 16) + 8 * buffers * 2048,
+        shared_bytes: 1024 + STAGES * (stage + 16) + 8 * BUFFERS * 2048,
         overlaps: true,
         ..Code::default()
     };

@@ -272,6 +272,7 @@ impl<'a> Product<'a> {
             row: "m0 + m".into(),
             place: None,
             dropped: None,
+            empty: None,
             run,
             staged: None,
             parts: &[],

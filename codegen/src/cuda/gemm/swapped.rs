@@ -19,8 +19,13 @@ const WEIGHT_ROWS: u32 = 256;
 const DEPTH: u32 = 64;
 /// Rows of weights in one box of the copy engine: what one warpgroup product takes.
 const BOX: u32 = 64;
+/// Most bytes of what an epilogue with captures needs of each row by itself: which it is, and scores.
+pub(super) const HELD: u32 = 8;
 /// A producer warpgroup and two consumers.
 const THREADS: u32 = 384;
+/// Up to so many rows, the 168 registers that each of the threads has are enough: without captures, and with them.
+const MOVELESS: u32 = 96;
+const CAPTURED_MOVELESS: u32 = 64;
 
 /// How the columns of the products lie in a block's rows of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,21 +71,33 @@ pub(super) struct Swapped {
 impl Variant {
     /// For about `rows` rows an expert (`None` stands for many), of `all` there are.
     pub fn of(rows: Option<i64>, all: &Dim) -> Variant {
-        if let Some(all) = all.as_const().filter(|&all| all <= i64::from(ALONE.rows)) {
-            // No expert has more. Each height that a block may have is a loop of its own to compile.
-            let rows = (all.max(1) as u32).next_multiple_of(16);
-            return Variant { rows, pass: ALONE.pass.min(rows), ..ALONE };
-        }
-        match rows {
-            Some(rows) if rows <= i64::from(ALONE.rows) => ALONE,
-            Some(_) => SHARING,
-            None => HIGH,
-        }
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        ALONE.no_higher_than(all).unwrap_or(if alone {
+            ALONE
+        } else if rows.is_some() {
+            SHARING
+        } else {
+            HIGH
+        })
     }
 
     /// The same where the epilogue has captures.
-    pub fn captured(rows: Option<i64>) -> Variant {
-        if rows.is_some_and(|rows| rows <= i64::from(ALONE.rows)) { CAPTURED_ALONE } else { CAPTURED }
+    pub fn captured(rows: Option<i64>, all: &Dim) -> Variant {
+        let alone = rows.is_some_and(|rows| rows <= i64::from(ALONE.rows));
+        // Their passes are whole ones.
+        let whole = |low: Variant| {
+            let pass = (16..=low.pass).step_by(16).filter(|&pass| low.rows.is_multiple_of(pass)).last().unwrap_or(16);
+            Variant { pass, ..low }
+        };
+        CAPTURED_ALONE.no_higher_than(all).map(whole).unwrap_or(if alone { CAPTURED_ALONE } else { CAPTURED })
+    }
+
+    /// With the height of all rows there are, where it takes them at once: no expert has more, and each height that a block may have is a
+    /// loop of its own to compile.
+    fn no_higher_than(self, all: &Dim) -> Option<Variant> {
+        let all = all.as_const().filter(|&all| all <= i64::from(self.rows))?;
+        let rows = (all.max(1) as u32).next_multiple_of(16);
+        Some(Variant { rows, pass: self.pass.min(rows), ..self })
     }
 }
 
@@ -238,6 +255,11 @@ impl Persistent {
             (true, false) => (72, 208, 128, ""),
             (false, _) => (40, 232, 0, "if (threadIdx.x == 0) "),
         };
+        // Where there are enough for all, as for accumulators of so few rows, nothing may move: the compiler notes that it ignores it.
+        let (give, take) = match rows > if captured { CAPTURED_MOVELESS } else { MOVELESS } {
+            true => (format!("give_registers<{given}>();\n"), format!("take_registers<{taken}>();\n")),
+            false => Default::default(),
+        };
         let features = match main.features {
             Features::Plain => "plain",
             Features::Stacked => "stacked",
@@ -248,8 +270,8 @@ impl Persistent {
             "using Shape = SwappedShape<{ty}, Features::{features}, {}, {rows}, {stages}, {blocks}, {pass}>;\n\
              extern __shared__ char shared[];\n[[maybe_unused]] const int rank = {rank};\n\
              const WgmmaRing<Shape> ring(shared, {arrivals});\nwait_for_kernel_before();\n{setup}\
-             if (threadIdx.x < Shape::producers) {{\ngive_registers<{given}>();\n{guard}{{\n{feed}}}\n}} else {{\n\
-             take_registers<{taken}>();\nSwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
+             if (threadIdx.x < Shape::producers) {{\n{give}{guard}{{\n{feed}}}\n}} else {{\n\
+             {take}SwappedTile<Shape, {gathered}> tile(ring);\n{prepare}\
              for_each_work(list, [&](const SwappedWork& work) {{\n{consume}}});\n}}\n\
              // A block's shared memory must outlive what another sends there.\ncluster_sync();\n",
             main.across,
@@ -270,8 +292,9 @@ impl Persistent {
             items: format!("{}{items}", instructions(dtype, rows, main.across)?),
             body,
             threads: [THREADS, 1],
-            // Stages from a multiple of 1024, two barriers for each; then, from a multiple of 128, what is put together and where rows go.
-            shared_bytes: 1024 + stages * (stage + 16) + 128 + 2 * (pass * 128 + rows * 4),
+            // Stages from a multiple of 1024, two barriers for each; then, from a multiple of 128, what is put together and where rows go, or
+            // what they need by themselves.
+            shared_bytes: 1024 + stages * (stage + 16) + 128 + 2 * (pass * 128 + rows * if captured { HELD } else { 4 }),
             cluster: if blocks == 1 { 0 } else { blocks },
             overlaps: true,
             ..Code::default()
@@ -364,7 +387,7 @@ mod tests {
             let bytes = 1024 + stages * ((rows + WEIGHT_ROWS) * DEPTH * 2 + 16) + 128 + 2 * (pass * 128 + rows * 4);
             assert!(bytes <= HOPPER.shared_bytes(), "{bytes}");
             // A consumer has 208 registers beside a producer that gathers; what is no accumulator takes some forty.
-            assert!(rows + 40 <= 208, "{rows}");
+            assert!(rows + 40 <= if rows > MOVELESS { 208 } else { 168 }, "{rows}");
         }
     }
 }

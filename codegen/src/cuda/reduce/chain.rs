@@ -74,10 +74,14 @@ impl Stage {
         }
     }
 
-    /// The C++ type of the state of reduction `i`.
-    fn state(&self, i: usize) -> Emit<String> {
+    /// The C++ type of the state of reduction `i`; of positions that keys hold where `keyed`.
+    fn state(&self, i: usize, keyed: bool) -> Emit<String> {
         let kind = self.kinds[i];
         Ok(match kind {
+            _ if keyed && self.has_keys(i) => {
+                let stored = ctype::storage(self.prologue.results[i].1)?;
+                format!("ArgKeyState<{}, {}, {stored}>", ctype::opmath(self.value(i))?, kind == ReduceKind::Argmax)
+            }
             _ if self.rounds(i) => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),
             ReduceKind::Argmax | ReduceKind::Argmin => format!("{kind:?}State<{}, Index>", ctype::opmath(self.value(i))?),
             _ => format!("{kind:?}State<{}>", ctype::opmath(self.value(i))?),
@@ -138,10 +142,11 @@ impl Stage {
         Ok(Some((hold, input)))
     }
 
-    /// True for an arg-reduction of narrow elements as they are stored: a thread holds the group with the extreme.
-    fn holds(&self, i: usize) -> bool {
+    /// True for positions of numbers of 16 bits and fewer as they are stored: a key holds such a number and its place.
+    fn has_keys(&self, i: usize) -> bool {
         let arg = matches!(self.kinds[i], ReduceKind::Argmax | ReduceKind::Argmin);
-        arg && self.stored(i).is_some() && self.element(i).is_some_and(|dtype| dtype.size() <= 2)
+        let number = |dtype| matches!(dtype, DType::F16 | DType::Bf16 | DType::I8 | DType::U8 | DType::I16 | DType::U16);
+        arg && self.stored(i).is_some() && self.element(i).is_some_and(number)
     }
 
     /// The dtype that the elements of reduction `i` are stored in, where no program changes them.
@@ -223,8 +228,8 @@ impl Chain {
         16 * self.stages[0].kinds.len().max(1) as i64
     }
 
-    /// The types and functions that kernels of the chain use, for lines of up to `most` elements.
-    pub fn items(&self, most: i64) -> Emit<String> {
+    /// The types and functions that kernels of the chain use, for lines of up to `most` elements; positions are in keys where `keyed`.
+    pub fn items(&self, most: i64, keyed: bool) -> Emit<String> {
         // Of a place in a line.
         let mut text = format!("typedef {} Index;\n", if most < 1 << 31 { "i32" } else { "i64" });
         for (s, stage) in self.stages.iter().enumerate() {
@@ -232,7 +237,7 @@ impl Chain {
             text += &program::function(&format!("epilogue{s}"), &stage.epilogue, Results::Stored)?;
             let (mut fields, mut merges) = (String::new(), String::new());
             for i in 0..stage.kinds.len() {
-                fields += &format!("    {} s{i};\n", stage.state(i)?);
+                fields += &format!("    {} s{i};\n", stage.state(i, keyed)?);
                 merges += &format!("        s{i}.merge(other.s{i});\n");
             }
             text += &format!(
@@ -247,21 +252,32 @@ impl Chain {
         Ok(if self.is_narrow() { text.replace("exp_(", "quick_exp_(") } else { text })
     }
 
-    /// Statements before the adds of stage `s` in groups of `width`: what a thread adds to.
-    pub fn begin(&self, s: usize, width: i64) -> Emit<String> {
-        let mut text = format!("State{s} state{s};\n");
+    /// What a thread holds besides the state of stage `s` while it adds groups of `width` that lie `step` elements apart, where positions are
+    /// not `keyed`: type and name.
+    fn holds(&self, s: usize, (width, step): (i64, i64), keyed: bool) -> Emit<Vec<(usize, String)>> {
         let stage = &self.stages[s];
-        for (i, kind) in stage.kinds.iter().enumerate().filter(|&(i, _)| width > 1 && stage.holds(i)) {
+        let mut holds = Vec::new();
+        for i in (0..stage.kinds.len()).filter(|&i| width > 1 && !keyed && stage.has_keys(i)) {
             let (value, stored) = (ctype::opmath(stage.value(i))?, stage.element(i).map_or(Ok("u8"), ctype::storage)?);
-            text += &format!("ArgHold<{value}, {}, Index, {stored}, {width}> hold{s}_{i};\n", *kind == ReduceKind::Argmax);
+            let largest = stage.kinds[i] == ReduceKind::Argmax;
+            holds.push((i, format!("ArgAlong<{value}, {largest}, Index, {stored}, {width}, {step}>")));
+        }
+        Ok(holds)
+    }
+
+    /// Statements before the adds of stage `s`: what a thread adds to.
+    pub fn begin(&self, s: usize, steps: (i64, i64), keyed: bool) -> Emit<String> {
+        let mut text = format!("State{s} state{s};\n");
+        for (i, hold) in self.holds(s, steps, keyed)? {
+            text += &format!("{hold} hold{s}_{i};\n");
         }
         Ok(text)
     }
 
     /// Statements after those adds.
-    pub fn settle(&self, s: usize, width: i64) -> String {
-        let holds = (0..self.stages[s].kinds.len()).filter(|&i| width > 1 && self.stages[s].holds(i));
-        holds.map(|i| format!("hold{s}_{i}.give(state{s}.s{i});\n")).collect()
+    pub fn settle(&self, s: usize, steps: (i64, i64), keyed: bool) -> Emit<String> {
+        let holds = self.holds(s, steps, keyed)?;
+        Ok(holds.iter().map(|(i, _)| format!("hold{s}_{i}.give(state{s}.s{i});\n")).collect())
     }
 
     /// Where the results of stage `s` start among those of all stages.
@@ -301,7 +317,7 @@ impl Chain {
         &self,
         s: usize,
         state: &str,
-        width: i64,
+        (width, keyed): (i64, bool),
         pack: &dyn Fn(usize) -> Option<String>,
         element: &dyn Fn(usize) -> String,
     ) -> Emit<String> {
@@ -312,7 +328,7 @@ impl Chain {
             declared += &format!("{} p{i}[{width}];\n", ctype::opmath(dtype)?);
             args.push(format!("p{i}[e]"));
             match stage.stored(i).and_then(pack) {
-                Some(pack) if width > 1 && stage.holds(i) => adds += &format!("hold{s}_{i}.add({pack}, r);\n"),
+                Some(pack) if width > 1 && !keyed && stage.has_keys(i) => adds += &format!("hold{s}_{i}.add({pack}, r);\n"),
                 Some(pack) => adds += &format!("add_pack({state}.s{i}, {pack}, r);\n"),
                 None => {
                     adds += &format!("add_values({state}.s{i}, p{i}, r, 1);\n");

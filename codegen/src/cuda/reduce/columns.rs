@@ -17,9 +17,10 @@ use eglu_ir::{Dim, types::numel};
 const THREADS: [i64; 2] = [32, 8];
 /// Bytes under way at once in a thread, and the most elements of a line.
 const UNDER_WAY: [i64; 2] = [128, 16];
-/// Blocks of a multiprocessor, and how often it is to be filled with them: with few rounds, the last one would leave much of it idle.
+/// Blocks of a multiprocessor.
 const RESIDENTS: u32 = 3;
-const ROUNDS: u32 = 4;
+/// Shared memory that a block's threads merge in, bytes.
+const MERGED: i64 = 32 << 10;
 
 /// The text of the kernel's body.
 struct Text<'a> {
@@ -48,12 +49,13 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
     let width = lines_of_thread(chain, width, walk, most);
     let bytes: i64 = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).sum();
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
+    // Sums are by halves.
+    let deep = 1 << deep.ilog2();
     let groups = numel(outer) * inner.ceil_div(width);
     let length = numel(&walk.reduced.shape);
     let blocks = groups.ceil_div(THREADS[0]);
     let splits = if chain.passes() == 1 {
-        let wanted = ROUNDS * RESIDENTS * emitter.target.multiprocessors();
-        splits(wanted, &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
+        splits(RESIDENTS * emitter.target.multiprocessors(), &blocks, &length.floor_div(&Dim::from(THREADS[1] * deep)))
     } else {
         Dim::from(1)
     };
@@ -102,10 +104,10 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
         body += &text.results(pass)?;
     }
     body += &text.end()?;
-    let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines, Header::Columns];
+    let headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Keys, Header::Lines, Header::Columns];
     let residents = if chain.passes() == 1 && chain.stages[0].kinds.len() * chain.inputs.len() <= 2 { RESIDENTS } else { 0 };
     let threads = THREADS.map(|n| n as u32);
-    let code = Code { headers, items: chain.items(most)?, body, threads, residents, ..Code::default() };
+    let code = Code { headers, items: chain.items(most, false)?, body, threads, residents, ..Code::default() };
     emitter.launch(kernel, code, [blocks, splits, Dim::from(1)]);
     Ok(())
 }
@@ -226,11 +228,18 @@ impl Text<'_> {
         }
         text += &self.adds(s, 1, None)?;
         text += &gives;
+        // Where no later pass reads it, line `e` is merged by the threads that have its results to store.
+        let once = self.chain.passes() == 1;
+        let together = if once { (MERGED / (across * share * self.chain.state_bytes())).clamp(1, width) } else { 1 };
+        let only = if once { format!("if (threadIdx.y != (from + e) % {share}) continue;\n") } else { String::new() };
         Ok(format!(
-            "State{s} state{s}[{width}];\nif (valid) {{\n{text}}}\n{{\n__shared__ alignas(16) char raw[{share}][{across} * sizeof(State{s})];\n\
-             #pragma unroll\nfor (int e = 0; e < {width}; e++) {{\n__syncthreads();\n((State{s}*)raw[threadIdx.y])[threadIdx.x] = state{s}[e];\n\
-             __syncthreads();\nstate{s}[e] = ((State{s}*)raw[0])[threadIdx.x];\n\
-             for (int y = 1; y < {share}; y++) state{s}[e].merge(((State{s}*)raw[y])[threadIdx.x]);\n}}\n}}\n"
+            "State{s} state{s}[{width}];\nif (valid) {{\n{text}}}\n{{\n\
+             __shared__ alignas(16) char raw[{share}][{together}][{across} * sizeof(State{s})];\n\
+             #pragma unroll\nfor (int from = 0; from < {width}; from += {together}) {{\n__syncthreads();\n\
+             #pragma unroll\nfor (int e = 0; e < {together}; e++) ((State{s}*)raw[threadIdx.y][e])[threadIdx.x] = state{s}[from + e];\n\
+             __syncthreads();\n#pragma unroll\nfor (int e = 0; e < {together}; e++) {{\n{only}\
+             state{s}[from + e] = ((State{s}*)raw[0][e])[threadIdx.x];\n\
+             for (int y = 1; y < {share}; y++) state{s}[from + e].merge(((State{s}*)raw[y][e])[threadIdx.x]);\n}}\n}}\n}}\n"
         ))
     }
 

@@ -79,7 +79,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, [length, w
     body += &lines(chain, &moves, [length, width], &pointers.stats[0])?;
     let code = Code {
         headers: vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines],
-        items: chain.items(MOST)?,
+        items: chain.items(MOST, false)?,
         body,
         threads: [THREADS as u32, 1],
         ..Code::default()

@@ -3,6 +3,7 @@
 
 use super::{
     super::{
+        Target,
         emitter::Emitter,
         error::{Emit, Unsupported},
         kernel::{Code, Header, Kernel},
@@ -18,10 +19,14 @@ pub(super) const THREADS: i64 = 256;
 const RESIDENTS: u32 = 4;
 /// Blocks of a cluster, and threads of each.
 pub(super) const CLUSTER: [i64; 2] = [8, 512];
-/// Lines that a cluster takes one after the other.
-const LINES_OF_CLUSTER: i64 = 8;
 /// Threads that keep a longer line in shared memory, and the groups of each: a warp, then blocks.
-const RINGS: [[i64; 2]; 4] = [[32, 8], [128, 8], [256, 8], [1024, 4]];
+const RINGS: [[i64; 2]; 4] = [[32, 8], [128, 8], [256, 8], [512, 8]];
+/// The most threads of a multiprocessor that keep lines, where one operand is kept and where there are several: they have 40 registers each, and 64.
+const KEEPING: [i64; 2] = [1536, 1024];
+/// Shared memory that a block takes besides lines.
+const OVERHEAD: i64 = 3 << 10;
+/// Lines that those threads take one after the other.
+const IN_TURN: i64 = 4;
 
 /// The threads that share a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,52 +85,58 @@ impl Rung {
     }
 }
 
-/// Groups of a line that a few threads take, where one pass is all, and where there are several.
-const SHORT: [i64; 2] = [64, 32];
-
-/// Lines of up to that many, by ascending length: as many threads as groups, so that neighbours read what lies together.
-fn short(once: bool) -> [Rung; 5] {
-    let most = SHORT[usize::from(!once)];
-    [
-        Rung::new(Share::Lanes(1), 1, 1),
-        Rung::new(Share::Lanes(2), 1, 2),
-        Rung::new(Share::Lanes(4), 1, 4),
-        Rung::new(Share::Lanes(8), 1, 8),
-        Rung::new(Share::Lanes(8), most / 8, most),
-    ]
+/// Lines of up to so many groups that a few threads take, by ascending length: as many threads as groups, so that neighbours read what lies
+/// together.
+fn short(once: bool) -> Vec<Rung> {
+    let most = if once { 64 } else { 32 };
+    let lanes = [1, 2, 4, 8, 16].into_iter().filter(|&lanes| once || lanes <= 8);
+    let alone = lanes.map(|lanes| Rung::new(Share::Lanes(lanes), 1, lanes));
+    alone.chain([Rung::new(Share::Lanes(8), most / 8, most)]).collect()
 }
 
 /// Longer lines, by ascending length.
-fn long(chain: &Chain, walk: &Walk, clusters: bool) -> Vec<Rung> {
+fn long(chain: &Chain, walk: &Walk, target: Target) -> Vec<Rung> {
     if chain.passes() == 1 {
         let stage = &chain.stages[0];
         let wide = walk.width > 4 && stage.prologue.results.iter().any(|(_, dtype)| dtype.opmath().size() > 4);
         let under_way = if stage.kinds.len() * chain.inputs.len() > 2 || wide { 4 } else { 8 };
-        return vec![Rung::new(Share::Warp, under_way, 1024), Rung::new(Share::Block(THREADS), under_way, i64::MAX)];
+        let block = |most| Rung::new(Share::Block(THREADS), under_way, most);
+        let mut rungs = vec![Rung::new(Share::Warp, under_way, 1024), block(i64::MAX)];
+        if chain.holds_positions() {
+            // Positions take 32 bits where that is enough.
+            rungs.insert(1, block(i64::from(i32::MAX) / walk.width));
+        }
+        return rungs;
     }
-    let kept = |share, groups, most| Rung { share, groups, most, keeps: true };
-    let mut rungs: Vec<Rung> = Vec::from(RINGS.map(|[threads, groups]| {
-        let share = if threads == 32 { Share::Warp } else { Share::Block(threads) };
-        kept(share, groups, threads * groups)
-    }));
+    // A block holds one line at least.
+    let most = (i64::from(target.shared_bytes()) - OVERHEAD) / kept_bytes(chain, walk).max(1);
+    let kept = |share: Share, groups: i64| {
+        let groups = groups.min(most / share.block()).max(1);
+        Rung { share, groups, most: share.threads() * groups, keeps: true }
+    };
+    let mut rungs: Vec<Rung> =
+        Vec::from(RINGS.map(|[threads, groups]| kept(if threads == 32 { Share::Warp } else { Share::Block(threads) }, groups)));
     match rungs.last_mut() {
-        Some(last) if !clusters => last.most = i64::MAX,
-        _ => rungs.push(kept(Share::Cluster, 8, i64::MAX)),
+        Some(last) if target.arch < 90 => last.most = i64::MAX,
+        _ => rungs.extend([kept(Share::Cluster, 4), Rung { most: i64::MAX, ..kept(Share::Cluster, 8) }]),
     }
     rungs
 }
 
+/// Bytes of one group of what is kept of a line.
+fn kept_bytes(chain: &Chain, walk: &Walk) -> i64 {
+    let kept = (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i));
+    kept.map(|i| chain.inputs[i].dtype.size() as i64 * walk.width).sum()
+}
+
 impl Ring {
-    /// As many blocks, and lines of each, as shared memory holds: `total` is the most that one block may have of it.
-    fn new(share: Share, bytes: i64, total: i64) -> Ring {
+    /// As many blocks as shared memory holds, up to so many `threads`, and then lines of each: `total` is the most that one block may have of it.
+    fn new(share: Share, bytes: i64, total: i64, threads: i64) -> Ring {
         let bytes = bytes.max(1);
-        // With 64 registers for each thread.
-        let most = if share == Share::Cluster { 1 } else { 1024 / share.block() };
-        // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB. Every block holds the line that
-        // it works on and the next one.
-        let (all, overhead) = (total + (1 << 10), 3 << 10);
-        let residents = (all / (2 * bytes + overhead)).clamp(1, most);
-        let own = all / residents - overhead;
+        // A multiprocessor has 1 KiB more, and keeps as much of each block for itself; merges take up to 2 KiB.
+        let all = total + (1 << 10);
+        let residents = (all / (bytes + OVERHEAD)).clamp(1, threads / share.block());
+        let own = all / residents - OVERHEAD;
         Ring { stages: (own / bytes).clamp(1, 4), bytes, residents }
     }
 }
@@ -154,7 +165,7 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain) -> Emit<()> {
         most_short.emit(emitter, chain, walk, ragged)?;
     }
     below = up_to(most_short.most, walk);
-    for rung in long(chain, walk, emitter.target.arch >= 90) {
+    for rung in long(chain, walk, emitter.target) {
         let mut here = if rung.most == i64::MAX { Dim::from(1) } else { up_to(rung.most, walk) } - below.clone();
         if once && rung.share == Share::Warp {
             // Few long lines go to blocks.
@@ -185,9 +196,9 @@ impl Rung {
         };
         let lines = if let Share::Lanes(_) = share { (4 / groups).max(1) } else { 1 };
         let ring = keeps.then(|| {
-            let kept = (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i));
-            let group: i64 = kept.map(|i| chain.inputs[i].dtype.size() as i64 * width).sum();
-            Ring::new(share, group * groups * share.block(), i64::from(emitter.target.shared_bytes()))
+            let several = (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i)).count() > 1;
+            let bytes = kept_bytes(chain, walk) * groups * share.block();
+            Ring::new(share, bytes, i64::from(emitter.target.shared_bytes()), KEEPING[usize::from(several)])
         });
         let most = length.as_const().unwrap_or(most.saturating_mul(width));
         let form = Form { chain, walk, share, groups, ring, lines, most };
@@ -195,15 +206,19 @@ impl Rung {
             (Share::Thread, _) => rows.ceil_div(THREADS),
             (Share::Lanes(lanes), _) => rows.ceil_div(THREADS / lanes * lines),
             (Share::Warp, None) => rows.ceil_div(THREADS / 32),
-            (Share::Warp, Some(ring)) => {
-                Dim::min(&rows.ceil_div(THREADS / 32), &Dim::from(i64::from(multiprocessors) * ring.residents))
+            (_, Some(ring)) => {
+                // Those that take a line, and the blocks of one.
+                let (takers, blocks) = match share {
+                    Share::Warp => (rows.ceil_div(THREADS / 32), 1),
+                    Share::Cluster => (rows.clone(), CLUSTER[0]),
+                    _ => (rows.clone(), 1),
+                };
+                // Several rounds of blocks: multiprocessors are not equally far from memory, and who is done early takes more of them.
+                let at_once = Dim::from(i64::from(multiprocessors) * ring.residents / blocks);
+                Dim::max(&Dim::min(&takers, &at_once), &takers.ceil_div(IN_TURN)) * Dim::from(blocks)
             }
-            (Share::Block(_), Some(ring)) => Dim::min(&rows, &Dim::from(i64::from(multiprocessors) * ring.residents)),
             (Share::Block(_), None) => rows.clone(),
-            (Share::Cluster, _) => {
-                let few = Dim::min(&rows, &Dim::from(i64::from(multiprocessors) / CLUSTER[0]));
-                Dim::max(&few, &rows.ceil_div(LINES_OF_CLUSTER)) * Dim::from(CLUSTER[0])
-            }
+            (Share::Cluster, None) => return Err(Unsupported::new("a cluster keeps its lines in shared memory")),
         };
         let splits = match share {
             Share::Block(_) if once => {
@@ -254,6 +269,16 @@ impl Form<'_> {
         self.most <= self.groups * self.share.threads() * self.walk.width
     }
 
+    /// True if a place in a line has 16 bits, below a number in a key; there is a key for no place.
+    pub fn keyed(&self) -> bool {
+        self.most < 1 << 16
+    }
+
+    /// Elements of a group, and from one that a thread has to its next one.
+    pub fn steps(&self) -> (i64, i64) {
+        (self.walk.width, self.walk.width * self.share.threads())
+    }
+
     /// Emits the kernel; the grid is along x, and along y, where blocks share lines.
     fn emit(&self, emitter: &mut Emitter, [rows, length]: [&Dim; 2], [grid, splits]: [Dim; 2]) -> Emit<()> {
         let (chain, walk) = (self.chain, self.walk);
@@ -261,7 +286,7 @@ impl Form<'_> {
         let pointers = walk.pointers(&mut kernel, chain)?;
         let (rows_name, length_name) = (kernel.dim(rows), format!("(Index){}", kernel.dim(length)));
         let mut text = Text { form: self, kernel: &mut kernel, pointers: &pointers, length: &length_name };
-        let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Lines];
+        let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Keys, Header::Lines];
         let body = match self.share {
             _ if self.ring.is_some() => text.ring(&rows_name)?,
             Share::Thread => format!(
@@ -300,7 +325,7 @@ impl Form<'_> {
         let cluster = if self.share == Share::Cluster { CLUSTER[0] as u32 } else { 0 };
         let threads = [self.share.block() as u32, 1];
         let shared_bytes = self.ring.map_or(0, |ring| ring.stages * ring.bytes) as u32;
-        let items = chain.items(self.most)?;
+        let items = chain.items(self.most, self.keyed())?;
         let code = Code { headers, items, body, threads, shared_bytes, residents, cluster, ..Code::default() };
         emitter.launch(kernel, code, [grid, splits, Dim::from(1)]);
         Ok(())

@@ -65,7 +65,7 @@ impl Text<'_> {
             None => format!("up(g{i})"),
         };
         let body = match pass < chain.stages.len() {
-            true => chain.add(pass, &format!("state{pass}"), walk.width, &pack, &element)?,
+            true => chain.add(pass, &format!("state{pass}"), (walk.width, self.form.keyed()), &pack, &element)?,
             false => self.stores(&names, &element)?,
         };
         Ok(text + &body)
@@ -125,7 +125,7 @@ impl Text<'_> {
         }
         let element = |i: usize| format!("up({}[b{i} + {}])", self.pointers.inputs[i], offsets[i]);
         let (state, adds, merge) = if pass < chain.stages.len() {
-            let adds = chain.add(pass, &format!("edge{pass}"), 1, &|_| None, &element)?;
+            let adds = chain.add(pass, &format!("edge{pass}"), (1, self.form.keyed()), &|_| None, &element)?;
             // Merged, since these elements come out of order.
             (format!("State{pass} edge{pass};\n"), adds, format!("state{pass}.merge(edge{pass});\n"))
         } else if let Some(finish) = &chain.finish {
@@ -163,7 +163,7 @@ impl Text<'_> {
         let (chain, walk, threads) = (self.form.chain, self.form.walk, self.form.share.threads());
         let mut text = String::new();
         for pass in 0..chain.passes() {
-            let held = |i: usize| (chain.keeps(i) && walk.moves(i)).then(|| format!("k{i}"));
+            let held = |i: usize| (walk.keeps(chain, i)).then(|| format!("k{i}"));
             let mut copies = String::new();
             for i in (0..chain.inputs.len()).filter(|&i| chain.reads(pass, i) && held(i).is_some()) {
                 copies += &format!("const Pack<{}, {}> k{i} = h{i}{at};\n", ctype::storage(chain.inputs[i].dtype)?, walk.width);
@@ -171,7 +171,7 @@ impl Text<'_> {
             let (inside, outside, edges) = (self.group(pass, &held)?, self.group(pass, &|_| None)?, self.edges(pass, "")?);
             let reduces = pass < chain.stages.len();
             if reduces {
-                text += &chain.begin(pass, walk.width)?;
+                text += &chain.begin(pass, self.form.steps(), self.form.keyed())?;
             }
             text += &format!("{each}{copies}{inside}}}\n");
             if !self.form.holds_all() {
@@ -181,7 +181,7 @@ impl Text<'_> {
                 );
             }
             if reduces {
-                text += &chain.settle(pass, walk.width);
+                text += &chain.settle(pass, self.form.steps(), self.form.keyed())?;
             }
             text += &edges;
             if reduces {
@@ -217,7 +217,7 @@ impl Text<'_> {
         );
         let (mut loads, names) = self.position();
         let (mut here, mut place) = (String::new(), 0);
-        for i in (0..chain.inputs.len()).filter(|&i| chain.keeps(i) && walk.moves(i)) {
+        for i in (0..chain.inputs.len()).filter(|&i| walk.keeps(chain, i)) {
             let (ty, width) = (ctype::storage(chain.inputs[i].dtype)?, walk.width);
             text += &format!("Pack<{ty}, {width}>* const ring{i} = (Pack<{ty}, {width}>*)(kept + {place}) + threadIdx.x;\n");
             place += stages * groups * block * chain.inputs[i].dtype.size() as i64 * width;
@@ -265,9 +265,9 @@ impl Text<'_> {
             "{}Index start = {first} + lane;\nfor (; start + {} * {threads} < {last}; start += {groups} * {threads}) {{\n\
              {declared}{each}{loads}}}\n{each}{adds}}}\n}}\n\
              {{\n{declared}{each}if (q < {last}) {{\n{loads}}}\n}}\nconst Index same = unknown({last});\n{each}if (q < same) {{\n{adds}}}\n}}\n}}\n{}{}",
-            chain.begin(0, walk.width)?,
+            chain.begin(0, self.form.steps(), self.form.keyed())?,
             groups - 1,
-            chain.settle(0, walk.width),
+            chain.settle(0, self.form.steps(), self.form.keyed())?,
             self.edges(0, when)?
         ))
     }
@@ -325,11 +325,11 @@ impl Text<'_> {
             let edges = self.edges(pass, "valid && ")?;
             let reduces = pass < chain.stages.len();
             if reduces {
-                passes += &chain.begin(pass, walk.width)?;
+                passes += &chain.begin(pass, self.form.steps(), self.form.keyed())?;
             }
             passes += &format!("{then}{body}}}\n}}\n");
             if reduces {
-                passes += &chain.settle(pass, walk.width);
+                passes += &chain.settle(pass, self.form.steps(), self.form.keyed())?;
             }
             passes += &edges;
             if reduces {

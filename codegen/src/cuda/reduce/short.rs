@@ -37,8 +37,8 @@ impl Text<'_> {
              State0 states[{lines}];\n{each_line}const Index same = unknown(packs);\n{}{then}{adds}}}\n}}\n{}{edges}states[u] = state0;\n}}\n\
              merge_lines<{lanes}>(states);\n#pragma unroll\nfor (int left = 0; left < {left}; left++) {{\n\
              const int u = lane / {alike} * {left} + left;\n{place}const State0 state0 = states[left];\n{results}}}\n",
-            chain.begin(0, walk.width)?,
-            chain.settle(0, walk.width),
+            chain.begin(0, self.form.steps(), self.form.keyed())?,
+            chain.settle(0, self.form.steps(), self.form.keyed())?,
         ))
     }
 }

@@ -77,10 +77,18 @@ pub(super) fn more_than(dim: &Dim, n: i64) -> Dim {
     Dim::min(&dim.floor_div(&Dim::from(n + 1)), &Dim::from(1))
 }
 
-/// How many blocks share a line (or a group of lines), so that there are some `blocks`; `most` is what its length allows.
-pub(super) fn splits(blocks: u32, lines: &Dim, most: &Dim) -> Dim {
-    let wanted = Dim::from(i64::from(blocks)).floor_div(&Dim::max(lines, &Dim::from(1)));
-    Dim::max(&Dim::min(&wanted, most), &Dim::from(1))
+/// Steps of its loop that a block has at least where blocks are more than the card takes at once: what begins and ends a block is little then.
+const STEPS: i64 = 10;
+
+/// How many blocks share a line (or a group of lines) of so many `steps`: as many as are at work at once, `wave`, or a multiple where that
+/// leaves each enough to do, so that little of the card is idle while the last are at work.
+pub(super) fn splits(wave: u32, lines: &Dim, steps: &Dim) -> Dim {
+    let one = Dim::from(1);
+    let filling = |rounds: u32| Dim::max(&Dim::from(i64::from(rounds * wave)).floor_div(&Dim::max(lines, &one)), &one);
+    let [once, twice, often] = [1, 2, 4].map(filling);
+    let enough = |splits: &Dim| Dim::min(&steps.floor_div(&(splits.clone() * Dim::from(STEPS))), &one);
+    let least = Dim::max(&Dim::min(&once, steps), &one);
+    least.clone() + enough(&twice) * (twice.clone() - least) + enough(&often) * (often - twice)
 }
 
 /// Elements of the smallest type that 16 bytes hold, as long as the largest type's group stays within 64.
@@ -176,6 +184,12 @@ impl Walk {
     /// True if an input's elements move in groups; else one element repeats along each group.
     pub fn moves(&self, input: usize) -> bool {
         self.width == 1 || self.reduced.strides[input].last().is_some_and(|step| step.is(1))
+    }
+
+    /// True if an input's line is kept from pass to pass, where several read it and it is this line's own.
+    pub fn keeps(&self, chain: &Chain, input: usize) -> bool {
+        let shared = !self.kept.shape.is_empty() && self.kept.strides[input].iter().all(|step| step.is(0));
+        chain.keeps(input) && self.moves(input) && !shared
     }
 
     /// Parameters for the operands.

@@ -2,12 +2,13 @@
 
 use super::{broadcast, integer, matmul::expert_weight, pointwise::check_params, rank, same};
 use crate::{
-    DType, Dim, Shape, TensorType,
+    DType, Dim, Program, Ref, Shape, TensorType,
     ops::{
-        Args, Cost, ExpertContract, ExpertOuter, InferError, OpDef, OperandType, Types,
+        Args, Cost, ExpertContract, ExpertOuter, InferError, OpDef, OperandType, Pointwise, Types,
         cost::{extent_from_end, instructions, multiply_adds},
         one,
     },
+    program::InstrOp,
 };
 
 /// Checks that `rows`, each `repeat` times, are as many as there are ids.
@@ -31,7 +32,13 @@ impl OpDef for ExpertOuter {
         if self.dtype.opmath() != a.dtype.opmath() {
             return Err(InferError(format!("sums of {} cannot be stored as {}: cast", a.dtype, self.dtype)));
         }
-        Ok(one(self.dtype, [self.experts.clone(), a.shape[1].clone(), b.shape[1].clone()]))
+        let sums = one(self.dtype, [self.experts.clone(), a.shape[1].clone(), b.shape[1].clone()]);
+        match args.optional(3) {
+            Some(onto) if *onto != sums[0] || !onto.dtype.is_float() => {
+                Err(InferError(format!("{} cannot be added to {onto}", sums[0])))
+            }
+            _ => Ok(sums),
+        }
     }
 
     fn cost(&self, operands: &[OperandType<'_>], outputs: &[TensorType]) -> Cost {
@@ -39,6 +46,20 @@ impl OpDef for ExpertOuter {
         let each = outputs.iter().map(|ty| TensorType::new(ty.dtype, ty.shape[1..].iter().cloned())).collect::<Vec<_>>();
         let rows = extent_from_end(operands, 2, 0);
         Cost::of(operands, outputs, multiply_adds(&each, rows), true)
+    }
+}
+
+impl ExpertOuter {
+    /// What makes results of sums of operands of `dtype`, and of what they are added to, if so.
+    pub fn program(&self, dtype: DType, onto: bool) -> Program {
+        if !onto {
+            return Program::identity(dtype, self.dtype);
+        }
+        let mut program = Program::new([dtype, self.dtype]);
+        let rounded = program.push(InstrOp::Cast, [Ref::Param(0)], self.dtype);
+        let sum = program.push(InstrOp::Pointwise(Pointwise::Add), [Ref::Param(1), rounded], self.dtype);
+        program.results.push((sum, self.dtype));
+        program
     }
 }
 

@@ -63,6 +63,9 @@ fn add_rows(tape: &mut Tape, of: Value, gradient: Value, repeat: usize) -> Resul
 pub fn outer(tape: &mut Tape, op: &ExpertOuter, site: &Site, g: Value) -> Result<(), GraphError> {
     let (a, b) = (site.tensor(&tape.graph, 0), site.tensor(&tape.graph, 1));
     let ids = site.tensor(&tape.graph, 2);
+    if let Some(onto) = site.wants(3) {
+        tape.add(onto, g);
+    }
     let g = tape.cast(g, tape.dtype(a))?;
     if site.wants(0).is_some() {
         let rows = repeated(tape, b, &Dim::from(op.b_repeat as i64))?;

@@ -1,7 +1,7 @@
 //! What a router chooses experts by, read from the e-graph: scores of logits, perhaps with a bias, perhaps of the best groups alone.
 
 use crate::egraph::{
-    facts::op_of,
+    facts::{Source, op_of},
     language::Head,
     range::of_scalar,
     rule::{Refusal, Site},
@@ -121,8 +121,65 @@ fn biased(site: &Site<'_>, class: Id) -> Result<(Scores, Option<Id>), Refusal> {
     match found.next() {
         Some((scores, bias)) if of_experts(bias) => Ok((scores, Some(bias))),
         Some(_) => Err(Refusal::new("bias-by-expert", "what is added to the scores is not one number for each expert")),
-        None => Err(Refusal::new("scores", "experts are not chosen by a softmax or sigmoid of logits")),
+        None => Err(Refusal::new(
+            "scores",
+            format!("experts are not chosen by a softmax or sigmoid of logits{}", instead(site, class)),
+        )),
     }
+}
+
+/// What scores are instead, in words, as far as their last op tells: a bias that is added is looked through.
+fn instead(site: &Site<'_>, class: Id) -> String {
+    let nodes = ops(site, class);
+    let added = nodes.iter().find_map(|(op, operands)| match (op, &operands[..]) {
+        (Op::Pointwise(Pointwise::Add), &[a, _]) => Some(a),
+        _ => None,
+    });
+    let computed = |op: &Op| !matches!(op, Op::Reshape(_) | Op::Cast(_) | Op::Expand(_));
+    match (added, nodes.iter().find(|(op, _)| computed(op))) {
+        (Some(scores), _) => instead(site, scores),
+        (None, Some((op, _))) => format!(", but by `{}`", op.name()),
+        (None, None) => String::new(),
+    }
+}
+
+/// What the ids of a block are, in words, where no top-k of scores gives them; `None` where they come from outside.
+pub fn other_ids(site: &Site<'_>, class: Id) -> Option<String> {
+    let (mut seen, mut stack) = (vec![], vec![site.egraph.find(class)]);
+    while let Some(id) = stack.pop() {
+        if seen.contains(&id) {
+            continue;
+        }
+        seen.push(id);
+        for (op, operands) in ops(site, id) {
+            match op {
+                Op::Reduce(Reduce { kind: ReduceKind::Argmax, .. }) => {
+                    let why = "experts are chosen one at a time, each as the largest of what is left (argmax): no top-k of one set of scores";
+                    return Some(why.into());
+                }
+                Op::Index(_) if operands.first().is_some_and(|&table| is_table(site, table)) => {
+                    return Some("experts are looked up in a table, not chosen by scores".into());
+                }
+                Op::Reshape(_) | Op::Cast(_) | Op::Cat(_) | Op::Expand(_) | Op::Permute(_) | Op::Slice(_) | Op::Index(_) => {
+                    stack.extend(operands);
+                }
+                Op::Pointwise(Pointwise::Minimum | Pointwise::Maximum) => stack.extend(operands),
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+/// Integers that enter the graph as a weight.
+fn is_table(site: &Site<'_>, class: Id) -> bool {
+    let entered = site.egraph[class].nodes.iter().any(|node| match node.head {
+        Head::Value(index) => {
+            site.egraph.analysis.entries.get(index as usize).is_some_and(|entry| entry.source == Source::Weight)
+        }
+        _ => false,
+    });
+    entered && site.ty_of(class).is_some_and(|ty| ty.dtype.is_int())
 }
 
 /// The positions of the groups that a mask `[T, E]` is true for, or false if the second is.

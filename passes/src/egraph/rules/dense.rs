@@ -7,13 +7,14 @@ use crate::egraph::{
         Numerics::{Exact, SameAccumulator},
         Refusal, Rule, RuleError, Site, Verdict, rule,
     },
-    rules::experts::slice,
+    rules::{choice::ops, experts::slice, gating, glu},
 };
 use egg::Id;
 use eglu_ir::{
     Op,
-    ops::{Axes, DenseGlu, Permute},
+    ops::{Axes, DenseGlu, Permute, Reshape},
 };
+use std::sync::Arc;
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
@@ -32,7 +33,7 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from("(slice (matmul ?x ?w) ?dim ?start ?end ?step)")
             .when("last-dim", last_dim)
             .when("a-matrix", |s| {
-                let turned = crate::egraph::rules::choice::ops(s, s.id("?w")).iter().any(|(op, _)| matches!(op, Op::Permute(_)));
+                let turned = ops(s, s.id("?w")).iter().any(|(op, _)| matches!(op, Op::Permute(_)));
                 Verdict::when(s.rank("?w") == Some(2) && s.rank("?x") > Some(1) && !turned, || {
                     "the right side is no matrix as it is stored".into()
                 })
@@ -57,6 +58,7 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 s.call(eglu_ir::ops::Pointwise::Add, &[product, bias])
             })?,
     ];
+    rules.push(any_activation()?);
     for gate_bias in [false, true] {
         for up_bias in [false, true] {
             rules.push(dense_glu(gate_bias, up_bias)?);
@@ -85,26 +87,67 @@ fn dense_glu(gate_bias: bool, up_bias: bool) -> Result<Rule, RuleError> {
         (true, false) => "dense-gated-unit-gate-biased",
         (false, true) => "dense-gated-unit-up-biased",
     };
-    rule(name, SameAccumulator, "two linear layers of the same rows and their gating are one kernel")
+    let unit = rule(name, SameAccumulator, "two linear layers of the same rows and their gating are one kernel")
         .from_all(patterns)
         .fuses()
         .when("weights-are-matrices", |s| {
             Verdict::when(s.rank("?wg") == Some(2) && s.rank("?wu") == Some(2), || "a weight is no matrix".into())
-        })
-        .when("biases-are-rows", move |s| {
-            let fits = |var: &str, given: bool| !given || s.rank(var) == Some(1);
-            Verdict::when(fits("?bg", gate_bias) && fits("?bu", up_bias), || "what is added is no bias".into())
-        })
-        .builds(move |s| {
-            let x = s.id("?x");
-            let program = s.attr("?program").ok_or_else(|| Refusal::new("types", "no program"))?;
-            let gate = transposed(s, "?wg")?;
-            let up = transposed(s, "?wu")?;
-            let none = s.leaf(Head::Absent);
-            let gate_bias = if gate_bias { s.id("?bg") } else { none };
-            let up_bias = if up_bias { s.id("?bu") } else { none };
-            s.call(DenseGlu { program }, &[x, gate, gate_bias, up, up_bias])
-        })
+        });
+    let rows = move |s: &Site<'_>| {
+        let fits = |var: &str, given: bool| !given || s.rank(var) == Some(1);
+        Verdict::when(fits("?bg", gate_bias) && fits("?bu", up_bias), || "what is added is no bias".into())
+    };
+    let unit = if gate_bias || up_bias { unit.when("biases-are-rows", rows) } else { unit };
+    unit.builds(move |s| {
+        let x = s.id("?x");
+        let program = s.attr("?program").ok_or_else(|| Refusal::new("types", "no program"))?;
+        let gate = transposed(s, "?wg")?;
+        let up = transposed(s, "?wu")?;
+        let none = s.leaf(Head::Absent);
+        let gate_bias = if gate_bias { s.id("?bg") } else { none };
+        let up_bias = if up_bias { s.id("?bu") } else { none };
+        s.call(DenseGlu { program }, &[x, gate, gate_bias, up, up_bias])
+    })
+}
+
+/// Two products of the same rows that any pointwise program gates, if it multiplies them in the end and has no name of its own.
+fn any_activation() -> Result<Rule, RuleError> {
+    rule(
+        "dense-gated-unit-of-any-activation",
+        SameAccumulator,
+        "two products of the same rows are gated by any activation in one kernel",
+    )
+    .from("(mul ?a ?b)")
+    .when("two-products", |s| gated_products(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
+    .when("activation-without-name", |s| {
+        let named = gated_products(s).is_ok_and(|gating| glu::has_name(&gating.program));
+        Verdict::when(!named, || "rules of its own are there for this activation".into())
+    })
+    .builds(|s| {
+        let gating = gated_products(s).map_err(|why| Refusal::new("two-products", why))?;
+        let [[x, gate, _], [_, up, _]] = gating.products[..] else { return Err(Refusal::new("two-products", "one product")) };
+        let none = s.leaf(Head::Absent);
+        let turned = Permute { dims: Axes::from_slice(&[1, 0]) };
+        let (gate, up) = (s.call(turned.clone(), &[gate])?, s.call(turned, &[up])?);
+        let unit = s.call(DenseGlu { program: Arc::new(gating.program) }, &[x, gate, none, up, none])?;
+        let shape = s.result().map(|ty| ty.shape.clone()).unwrap_or_default();
+        s.call(Reshape { shape }, &[unit])
+    })
+}
+
+/// The two products that a matched product of two factors gates, one in each factor.
+fn gated_products(site: &Site<'_>) -> Result<gating::Gating, String> {
+    let refuse = || "it is no activation of one product times another".to_string();
+    let plain = |factor: &str| gating::is_product(site, site.id(factor));
+    let activated = |factor: &str| gating::of_matrices(site, site.id(factor)).is_some_and(|gating| gating.products.len() == 1);
+    if !(plain("?b") && activated("?a") || plain("?a") && activated("?b")) {
+        return Err(refuse());
+    }
+    let gating = gating::of_matrices(site, site.class).ok_or_else(refuse)?;
+    match gating.products[..] {
+        [[x, gate, _], [y, up, _]] if x == y && site.ty_of(gate) == site.ty_of(up) => Ok(gating),
+        _ => Err("the products are of different rows".into()),
+    }
 }
 
 fn transposed(site: &mut Site<'_>, weight: &str) -> Result<Id, Refusal> {

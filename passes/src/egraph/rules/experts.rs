@@ -1,7 +1,8 @@
 //! Matrix products by expert: grouped or gathered, with biases, and slices of them.
 
-use super::either;
+use super::{either, permutes_rows};
 use crate::egraph::{
+    facts::Source,
     language::{ENode, Head},
     range::of_scalar,
     rule::{Numerics, Refusal, Rule, RuleError, Site, Verdict, rule},
@@ -63,6 +64,21 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
                 Verdict::when(fits, || format!("the bias {b:?} does not match the weight {w:?}, or its dtype differs"))
             })
             .becomes("(expert_matmul ?x ?w ?b ?ids)")?,
+        rule("matrices-picked-twice", Numerics::Exact, "picking from picked matrices is picking by the picked ids")
+            .from("(index (index ?w ?ids axes:0) ?p axes:0)")
+            .when("matrices", |s| {
+                let rows = s.rank("?ids") == Some(1) && s.rank("?p") == Some(1);
+                Verdict::when(s.rank("?w") == Some(3) && rows, || "it does not pick whole matrices".into())
+            })
+            .becomes("(index ?w (index ?ids ?p axes:0) axes:0)")?,
+        rule(
+            "permutation-through-expert-matmul",
+            Numerics::Exact,
+            "rows and their ids permuted alike give the same products, permuted",
+        )
+        .from("(expert_matmul (index ?x ?p axes:0) ?w ?b (index ?ids ?p axes:0))")
+        .when("a-permutation", |s| permutes_rows(s, "?p", "?ids"))
+        .becomes("(index (expert_matmul ?x ?w ?b ?ids) ?p axes:0)")?,
         rule("slice-of-expert-product", Numerics::Exact, "some columns of the product need only those rows of the weight")
             .from("(slice (expert_matmul ?x ?w ?b ?ids) int:1 ?start ?end ?step)")
             .builds(|s| {
@@ -148,14 +164,14 @@ pub fn ids_not_negative(site: &Site<'_>) -> Verdict {
     if fact.range.lo >= 0 {
         return Verdict::Holds;
     }
-    match given_by_user(site, ids) {
-        Some(input) => Verdict::Assumed(format!("expert ids are not negative (input {input})")),
+    match given(site, ids) {
+        Some(source) => Verdict::Assumed(format!("expert ids are not negative ({source})")),
         None => Verdict::Refused(format!("ids may be negative: all that is known is that they are {}", fact.range)),
     }
 }
 
-/// The placeholder of the user input that a class is a mere view of.
-fn given_by_user(site: &Site<'_>, class: Id) -> Option<String> {
+/// The placeholder of the user input that a class is a mere view of, or of the model's table that it is looked up in.
+fn given(site: &Site<'_>, class: Id) -> Option<String> {
     let (mut seen, mut stack) = (Vec::new(), vec![class]);
     while let Some(id) = stack.pop().map(|id| site.egraph.find(id)) {
         if seen.contains(&id) {
@@ -164,10 +180,14 @@ fn given_by_user(site: &Site<'_>, class: Id) -> Option<String> {
         seen.push(id);
         for node in &site.egraph[id].nodes {
             match &node.head {
-                Head::Value(index) if site.egraph.analysis.entries.get(*index as usize).is_some_and(|entry| entry.from_user) => {
-                    return Some(format!("%{index}"));
+                Head::Value(index) => match site.egraph.analysis.entries.get(*index as usize).map(|entry| entry.source) {
+                    Some(Source::User) => return Some(format!("input %{index}")),
+                    Some(Source::Weight) => return Some(format!("weight %{index}")),
+                    Some(Source::Graph) | None => {}
+                },
+                Head::Op(OpCode::Reshape | OpCode::Permute | OpCode::Slice | OpCode::Cast | OpCode::Index) => {
+                    stack.extend(node.children.first());
                 }
-                Head::Op(OpCode::Reshape | OpCode::Permute | OpCode::Slice | OpCode::Cast) => stack.extend(node.children.first()),
                 _ => {}
             }
         }

@@ -1,19 +1,19 @@
-//! Pointwise expressions between the products of experts, read from the e-graph as one program.
+//! Pointwise expressions between products, read from the e-graph as one program: any activation gates, not only those that have a name.
 
 use super::choice::ops;
 use crate::egraph::{language::Head, rule::Site};
 use egg::Id;
 use eglu_ir::{
-    Op, Program, Ref, Shape,
-    ops::{ExpertMatmul, Pointwise},
+    DType, Op, Program, Ref, Shape,
+    ops::{ExpertMatmul, MatMul, Pointwise},
     program::InstrOp,
 };
 use indexmap::IndexMap;
 
 /// Deepest expression that is read.
-const DEEPEST: usize = 12;
+const DEEPEST: usize = 16;
 
-/// A program of one or two products of the same rows by the same experts' ids.
+/// A program of one or two products.
 pub struct Gating {
     /// What it computes of the products.
     pub program: Program,
@@ -44,17 +44,51 @@ impl Gating {
             let outer = instr.args.iter().find_map(number)?;
             let inner = instr.args.iter().find_map(|&arg| limit(arg, other))?;
             let (lo, hi) = if op == Pointwise::Minimum { (inner, outer) } else { (outer, inner) };
-            (lo != -hi).then(|| format!("{lo}..{hi}"))
+            // What is bounded from 0 up is an activation, such as relu6.
+            (lo != -hi && lo != 0.0).then(|| format!("{lo}..{hi}"))
         })
     }
 }
 
-/// What a class computes of products by expert, if it is pointwise in at most two of them.
-pub fn read(site: &Site<'_>, class: Id, ids: Id) -> Option<Gating> {
-    let ty = site.ty_of(class)?;
+/// What a class computes of products by the experts of these ids, if it is pointwise in at most two of them.
+pub fn of_experts(site: &Site<'_>, class: Id, ids: Id) -> Option<Gating> {
+    let ids = site.egraph.find(ids);
+    read(site, class, &|op, operands| match (op, operands) {
+        (Op::ExpertMatmul(ExpertMatmul {}), &[x, w, b, by]) if by == ids => Some([x, w, b]),
+        _ => None,
+    })
+}
+
+/// What a class computes of products by matrices, if it is pointwise in at most two of them, which may be seen in another shape. They have no
+/// bias: the matrix stands in for it.
+pub fn of_matrices(site: &Site<'_>, class: Id) -> Option<Gating> {
+    read(site, class, &|op, operands| product(site, op, operands))
+}
+
+/// True for a class that is a product by a matrix.
+pub fn is_product(site: &Site<'_>, class: Id) -> bool {
+    ops(site, class).iter().any(|(op, operands)| product(site, op, operands).is_some())
+}
+
+fn product(site: &Site<'_>, op: &Op, operands: &[Id]) -> Option<[Id; 3]> {
+    let by_matrix = |op: &Op, operands: &[Id]| match (op, operands) {
+        (Op::MatMul(MatMul {}), &[x, w]) if site.ty_of(w).is_some_and(|ty| ty.rank() == 2) => Some([x, w, w]),
+        _ => None,
+    };
+    match (op, operands) {
+        (Op::Reshape(_), &[y]) => ops(site, y).iter().find_map(|(op, operands)| by_matrix(op, operands)),
+        _ => by_matrix(op, operands),
+    }
+}
+
+/// The rows, weight and bias of an op that is a product.
+type Product<'p> = &'p dyn Fn(&Op, &[Id]) -> Option<[Id; 3]>;
+
+fn read(site: &Site<'_>, class: Id, product: Product<'_>) -> Option<Gating> {
+    let ty = site.ty_of(class).filter(|ty| ty.dtype.is_float())?;
     let mut reading = Reading {
         site,
-        ids: site.egraph.find(ids),
+        product,
         shape: ty.shape.clone(),
         program: Program::new([]),
         seen: IndexMap::new(),
@@ -70,7 +104,7 @@ pub fn read(site: &Site<'_>, class: Id, ids: Id) -> Option<Gating> {
 
 struct Reading<'s, 'e> {
     site: &'s Site<'e>,
-    ids: Id,
+    product: Product<'s>,
     shape: Shape,
     program: Program,
     seen: IndexMap<Id, Ref>,
@@ -85,9 +119,10 @@ impl Reading<'_, '_> {
         if let Some(&found) = self.seen.get(&class) {
             return Some(found);
         }
-        let ty = self.site.ty_of(class).filter(|ty| ty.shape == self.shape && ty.dtype.is_float())?;
+        let ty =
+            self.site.ty_of(class).filter(|ty| ty.shape == self.shape && (ty.dtype.is_float() || ty.dtype == DType::Bool))?;
         let nodes = ops(self.site, class);
-        let result = match nodes.iter().find_map(|(op, operands)| product(op, operands, self.ids)) {
+        let result = match nodes.iter().find_map(|(op, operands)| (self.product)(op, operands)) {
             Some(product) if self.products.len() < 2 => {
                 self.products.push(product);
                 self.program.params.push(ty.dtype);
@@ -117,12 +152,5 @@ impl Reading<'_, '_> {
             self.seen.truncate(seen);
         }
         args.map(|args| self.program.push(instr, args, dtype))
-    }
-}
-
-fn product(op: &Op, operands: &[Id], ids: Id) -> Option<[Id; 3]> {
-    match (op, operands) {
-        (Op::ExpertMatmul(ExpertMatmul {}), &[x, w, b, by]) if by == ids => Some([x, w, b]),
-        _ => None,
     }
 }

@@ -17,6 +17,20 @@ use std::sync::Arc;
 const ACTIVATIONS: [Pointwise; 5] =
     [Pointwise::Silu, Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::Relu, Pointwise::Sigmoid];
 
+/// The program gates by an activation that the rules of this file know, in one op or as `x · sigmoid(x)`.
+pub fn has_name(program: &Program) -> bool {
+    let steps = program.instrs.iter().filter_map(|instr| match instr.op {
+        InstrOp::Pointwise(op) => Some((op, instr.args.iter().any(|arg| matches!(arg, Ref::Scalar(_))))),
+        _ => None,
+    });
+    let steps: Vec<(Pointwise, bool)> = steps.collect();
+    match steps[..] {
+        [(act, _), (Pointwise::Mul, _)] => ACTIVATIONS.contains(&act),
+        [(Pointwise::Sigmoid, _), (Pointwise::Mul, false), (Pointwise::Mul, false)] => true,
+        _ => false,
+    }
+}
+
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
     let mut rules = vec![
@@ -55,7 +69,10 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
 }
 
 fn gate_and_up(site: &Site<'_>) -> Verdict {
-    same_type(site, site.id("?g"), site.id("?u"))
+    match site.dtype("?g") {
+        Some(dtype) if !dtype.is_float() => Verdict::Refused(format!("a gate of {dtype} is no float")),
+        _ => same_type(site, site.id("?g"), site.id("?u")),
+    }
 }
 
 fn emit(site: &mut Site<'_>, program: Program) -> Result<Id, Refusal> {

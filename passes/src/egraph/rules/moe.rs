@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
     let flat = either("mul", "?y", "(reshape ?w ?ws)")
         .map(|product| format!("(reduce (reshape {product} ?s) reduce:sum axes:1 flag:false ?dt)"));
+    let column =
+        either("mul", "?y", "?w").map(|product| format!("(reduce (reshape {product} ?s) reduce:sum axes:1 flag:false ?dt)"));
     let split = either("mul", "(reshape ?y ?s)", "(reshape ?w ?ws)")
         .map(|product| format!("(reduce {product} reduce:sum axes:1 flag:false ?dt)"));
     let block = |x: &str| {
@@ -30,14 +32,15 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         rule("weighted-sum", SameAccumulator, "rows times their weights, summed over each token's choices")
             .from_all(flat)
             .from_all(split)
+            .from_all(column)
+            .nearly_all(
+                either("mul", "(index ?y ?p axes:0)", "(reshape ?w ?ws)"),
+                "weights-permuted-alike",
+                weights_in_other_order,
+            )
             .fuses()
             .when("one-weight-each", |s| choices(s).map_or_else(Verdict::Refused, |_| Verdict::Holds))
-            .when("sum-of-floats", |s| {
-                let dtype: Option<DType> = s.attr("?dt");
-                Verdict::when(dtype.is_some_and(DType::is_float), || {
-                    "the products are made whole numbers before they are summed".into()
-                })
-            })
+            .when("sum-of-floats", sum_of_floats)
             .builds(|s| {
                 let shape = choices(s).map_err(|why| Refusal::new("one-weight-each", why))?;
                 let (y, w) = (s.id("?y"), s.id("?w"));
@@ -107,7 +110,8 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
 /// The tokens that a block of any activation reads, and what it computes between its products.
 fn other_block(site: &Site<'_>) -> Result<(Id, gating::Gating), String> {
     let ids = site.id("?ids");
-    let gating = gating::read(site, site.id("?h"), ids).ok_or("nothing pointwise stands between products by the same experts")?;
+    let gating =
+        gating::of_experts(site, site.id("?h"), ids).ok_or("nothing pointwise stands between products by the same experts")?;
     let rows = gating.products[0][0];
     if gating.products.iter().any(|product| product[0] != rows) {
         return Err("the products are of different rows".into());
@@ -142,10 +146,34 @@ pub fn block() -> String {
 /// Variables of a block's operands, in order.
 const OPERANDS: [&str; 9] = ["?x", "?wg", "?bg", "?wu", "?bu", "?wd", "?bd", "?ids", "?weights"];
 
+/// Why rows in the order of a permutation are multiplied by weights that are not theirs; `None` where the weights are in the same order.
+fn weights_in_other_order(site: &Site<'_>) -> Option<String> {
+    let (p, w) = (site.id("?p"), site.id("?w"));
+    let rows = site.fact(p).filter(|fact| fact.permutation).map(|fact| fact.ty.shape[0].clone())?;
+    let by_expert = ops(site, site.id("?y")).iter().any(|(op, _)| matches!(op, Op::ExpertMatmul(_)));
+    if !by_expert || site.extent("?w", 0) != Some(rows) || site.gathered_by(w, p).is_some() {
+        return None;
+    }
+    let picked = ops(site, w).into_iter().find_map(|(op, operands)| match (op, &operands[..]) {
+        (Op::Index(index), &[_, by]) if index.axes[..] == [0] => Some(by),
+        _ => None,
+    });
+    let permuted = picked.is_some_and(|by| site.fact(by).is_some_and(|fact| fact.permutation));
+    let order = if permuted { "in that of another permutation" } else { "not" };
+    Some(format!(
+        "rows are in the order of a permutation, but their weights are {order}: pick the weights by the same index as the rows"
+    ))
+}
+
+fn sum_of_floats(site: &Site<'_>) -> Verdict {
+    let dtype: Option<DType> = site.attr("?dt");
+    Verdict::when(dtype.is_some_and(DType::is_float), || "the products are made whole numbers before they are summed".into())
+}
+
 /// The shape `[T, k]` of the weights, if the product is reshaped to `[T, k, H]` with one weight for each row.
 fn choices(site: &Site<'_>) -> Result<Shape, String> {
     let (y, split) = (site.shape("?y"), site.attr::<Shape>("?s").unwrap_or_default());
-    let weights = site.attr::<Shape>("?ws").unwrap_or_default();
+    let weights = if site.binds("?ws") { site.attr("?ws").unwrap_or_default() } else { site.shape("?w") };
     let refuse = || "what is summed is not rows split as [tokens, choices, features]".to_string();
     if y.len() != 2 || split.len() != 3 || split[2] != y[1] {
         return Err(refuse());

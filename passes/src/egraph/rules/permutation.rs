@@ -1,6 +1,6 @@
 //! Where permutations of rows come from, compose and cancel.
 
-use super::{permutes_rows, same_type};
+use super::permutes_rows;
 use crate::egraph::rule::{Numerics::Exact, Refusal, Rule, RuleError, Verdict, rule};
 use eglu_ir::{
     DType, Dim,
@@ -33,7 +33,6 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .from("(index (index ?a ?p axes:0) (inverse_permutation ?p) axes:0)")
             .from("(index (index ?a (inverse_permutation ?p) axes:0) ?p axes:0)")
             .when("a-permutation", |s| permutes_rows(s, "?p", "?a"))
-            .when("same-type", |s| same_type(s, s.id("?a"), s.class))
             .becomes("?a")?,
         rule("divided-permutation", Exact, "dividing a permutation is picking from the divided positions")
             .from("(floor_divide ?p ?k)")

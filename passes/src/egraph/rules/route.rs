@@ -193,8 +193,7 @@ fn rounding(program: &mut Program, op: Pointwise, args: [Ref; 2], dtype: DType) 
 }
 
 fn renormalized(name: &str, doc: &str, patterns: Vec<String>, with: Option<Pointwise>) -> Result<Rule, RuleError> {
-    let patterns = patterns.into_iter();
-    rule(name, SameAccumulator, format!("{doc} are weighed by the router"))
+    let share = rule(name, SameAccumulator, format!("{doc} are weighed by the router"))
         .from_all(patterns)
         .when("a-router", a_router)
         .when("values-as-they-are", |s| {
@@ -204,22 +203,19 @@ fn renormalized(name: &str, doc: &str, patterns: Vec<String>, with: Option<Point
         .when("sum-as-stored", |s| {
             let dtype = routes(s).first().map(|(route, _)| plain(route).params[0]);
             Verdict::when(s.attr("?rd") == dtype, || "the weights are summed in another dtype than theirs".into())
+        });
+    let constant = |s: &Site<'_>| Verdict::when(s.scalar("?eps").is_some(), || "ε is no constant".into());
+    let share = if with.is_some() { share.when("constant", constant) } else { share };
+    share.builds(move |s| {
+        let epsilon = with.and_then(|op| Some((op, s.scalar("?eps")?)));
+        extended(s, |weigh, value, dtype| {
+            let total = match epsilon {
+                Some((op, number)) => rounding(weigh, op, [Ref::Param(1), Ref::Scalar(number)], dtype),
+                None => Ref::Param(1),
+            };
+            (rounding(weigh, Pointwise::Div, [value, total], dtype), dtype)
         })
-        .when("constant", move |s| Verdict::when(with.is_none() || s.scalar("?eps").is_some(), || "ε is no constant".into()))
-        .when("same-type", |s| {
-            let (weights, result) = (routes(s).first().map(|(route, _)| plain(route).params[0]), s.result().map(|ty| ty.dtype));
-            Verdict::when(weights == result, || "dividing changes the dtype".into())
-        })
-        .builds(move |s| {
-            let epsilon = with.and_then(|op| Some((op, s.scalar("?eps")?)));
-            extended(s, |weigh, value, dtype| {
-                let total = match epsilon {
-                    Some((op, number)) => rounding(weigh, op, [Ref::Param(1), Ref::Scalar(number)], dtype),
-                    None => Ref::Param(1),
-                };
-                (rounding(weigh, Pointwise::Div, [value, total], dtype), dtype)
-            })
-        })
+    })
 }
 
 fn scaled(name: &str, op: Pointwise, patterns: &[String]) -> Result<Rule, RuleError> {
@@ -280,6 +276,9 @@ fn unrouted(site: &Site<'_>) -> Option<String> {
         (true, false) => {
             Some("the weights are more than scores of the chosen experts, perhaps divided by their sum and scaled".into())
         }
-        (false, _) => tops.into_iter().find_map(|scores| choice::read(site, scores).err()).map(|refusal| refusal.why),
+        (false, _) => match tops.into_iter().find_map(|scores| choice::read(site, scores).err()) {
+            Some(refusal) => Some(refusal.why),
+            None => choice::other_ids(site, ids),
+        },
     }
 }

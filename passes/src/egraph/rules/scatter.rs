@@ -23,7 +23,6 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         repeat_by_expand()?,
         rule("cast-of-picked", Exact, "casting and then picking rows is picking and then casting")
             .from("(index (cast ?x ?d) ?i axes:0)")
-            .when("one-dim", |s| Verdict::when(s.rank("?i") == Some(1), || "the index has several dims".into()))
             .becomes("(cast (index ?x ?i axes:0) ?d)")?,
         rule("cast-of-reshaped", Exact, "casting and then viewing is viewing and then casting")
             .from("(reshape (cast ?x ?d) ?s)")
