@@ -181,13 +181,41 @@ fn upcasting_an_accumulator_rounds_it_first() {
 }
 
 #[test]
-fn nothing_is_fused_around_a_reduction_in_between() {
+fn passes_over_the_same_lines_are_one_kernel() {
     let source = format!(
         "{X}%e: f32[4, 6] = exp(%x)\n%n: f32[4, 6] = neg(%e)\n%s: f32[4, 1] = reduce(%e) {{kind=sum, dims=[1], keepdim=true, dtype=f32}}\n\
         %t: f32[4, 1] = sqrt(%s)\n%y: f32[4, 6] = div(%n, %t)\noutput %y\n"
     );
-    // The sum takes in sqrt, and neg joins div behind it; exp is read by both.
-    assert_eq!(fused(&source, "cluster,dce"), (vec!["exp", "map_reduce", "map"], 0.0));
+    let (ops, error) = fused(&source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+    // What reads across lines does not share their passes.
+    let across = source
+        .replace("[4, 1] = reduce(%e) {kind=sum, dims=[1]", "[1, 6] = reduce(%e) {kind=sum, dims=[0]")
+        .replace("f32[4, 1]", "f32[1, 6]");
+    let (ops, error) = fused(&across, "cluster,dce");
+    assert!(ops.len() > 1 && !ops.contains(&"reduce_chain"), "{ops:?}");
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn a_norm_that_nothing_joins_stays_one() {
+    let source = format!("{X}%y: f32[4, 6] = softmax(%x) {{dim=1, log=false, dtype=f32}}\noutput %y\n");
+    assert_eq!(fused(&source, "cluster,dce"), (vec!["softmax"], 0.0));
+    let source =
+        format!("{X}%e: f32[4, 6] = mul(%x, 0.5)\n%y: f32[4, 6] = softmax(%e) {{dim=1, log=false, dtype=f32}}\noutput %y\n");
+    let (ops, error) = fused(&source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn one_element_of_a_line_is_picked_in_its_passes() {
+    let source = "graph \"t\"\n%x: f32[4, 6] = input\n%i: i64[4, 1] = constant [0, 5, 2, 3]\n\
+        %y: f32[4, 6] = softmax(%x) {dim=1, log=true, dtype=f32}\n%g: f32[4, 1] = gather(%y, %i) {dim=1}\n%n: f32[4, 1] = neg(%g)\noutput %n\n";
+    let (ops, error) = fused(source, "cluster,dce");
+    assert_eq!(ops, ["reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
 }
 
 #[test]

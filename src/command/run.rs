@@ -4,7 +4,7 @@ use super::{differentiate::Differentiate, kernels::Kernels, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
-use eglu_ir::{DType, Tensor, graph::OutputKind, import::reference::write_tensors};
+use eglu_ir::{DType, Tensor, graph::OutputKind, reference::write_tensors};
 use eglu_passes::Pipeline;
 use eglu_runtime::{
     Device, Executable, Package, Phases,

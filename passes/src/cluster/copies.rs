@@ -1,6 +1,6 @@
 //! Values that are computed where they are read rather than stored: widened 16-bit floats, and what sums across lines read beside others.
 
-use super::{inline::is_pointwise, lines::Lines};
+use super::inline::is_pointwise;
 use crate::rebuild::{Operands, Rebuild};
 use eglu_ir::{Graph, GraphError, NodeId, Op, Operand, Value, ops::Cast};
 use rustc_hash::FxHashSet;
@@ -65,36 +65,43 @@ fn copied(rebuild: &mut Rebuild<'_>, value: Value, again: &FxHashSet<NodeId>) ->
     Ok(rebuild.call(&node.name, op.clone(), operands, node.origins.iter().cloned())?.into())
 }
 
-/// The elementwise ops in front of a sum across lines that others read too, and those before them, where reading what they read is no more than
+/// The elementwise ops in front of a sum across lines, or of everything, that others read too, and those before them, where reading what they read is no more than
 /// storing and reading what they make.
 fn before_sum(graph: &Graph, id: NodeId) -> FxHashSet<NodeId> {
     let none = FxHashSet::default();
     let Some(x) = graph.node(id).operands.first().and_then(|o| o.value()) else { return none };
     let rank = graph.ty(x).rank();
-    let across = matches!(graph.node(id).op(), Some(Op::Reduce(reduce)) if !reduce.dims.contains(&rank.saturating_sub(1)));
-    if !across || Lines::of(graph, id).is_some() {
+    // Lines are reduced where their elements are made.
+    let apart = matches!(graph.node(id).op(), Some(Op::Reduce(reduce)) if !reduce.dims.contains(&rank.saturating_sub(1)) || reduce.dims.len() == rank);
+    if !apart {
         return none;
     }
     let shape = &graph.ty(x).shape;
     let bytes = |value: Value| graph.ty(value).bytes().as_const();
-    let (mut again, mut stack, mut read, mut shared) =
-        (FxHashSet::default(), vec![x], FxHashSet::default(), FxHashSet::default());
-    while let Some(value) = stack.pop() {
+    // Values on the way, and if they are read only for what is computed again.
+    let (mut again, mut stack) = (FxHashSet::default(), vec![(x, false)]);
+    let (mut more, mut anyway, mut shared): (FxHashSet<Value>, FxHashSet<Value>, FxHashSet<Value>) = Default::default();
+    while let Some((value, under)) = stack.pop() {
         let computed = is_pointwise(graph, value.node) && graph.ty(value).shape == *shape;
         if !computed {
-            read.insert(value);
+            if under {
+                more.insert(value)
+            } else {
+                anyway.insert(value)
+            };
         } else if again.insert(value.node) {
+            let under = under || graph.use_count(value) > 1;
             if graph.use_count(value) > 1 {
                 shared.insert(value);
             }
-            stack.extend(graph.node(value.node).operands.iter().filter_map(|o| o.value()));
+            stack.extend(graph.node(value.node).operands.iter().filter_map(|o| o.value()).map(|value| (value, under)));
         }
     }
-    let more: Option<i64> = read.iter().map(|&value| bytes(value)).sum();
-    let stored: Option<i64> = shared.iter().map(|&value| bytes(value)).sum();
-    let pays = match (more, stored) {
+    more.retain(|value| !anyway.contains(value));
+    let total = |values: &FxHashSet<Value>| values.iter().map(|&value| bytes(value)).sum::<Option<i64>>();
+    let pays = match (total(&more), total(&shared)) {
         (Some(more), Some(stored)) => more <= 2 * stored,
-        _ => read.iter().filter(|&&value| graph.ty(value).shape == *shape).count() <= 2 * shared.len(),
+        _ => more.iter().filter(|&&value| graph.ty(value).shape == *shape).count() <= 2 * shared.len(),
     };
     if pays && !shared.is_empty() && again.len() <= COMPUTED { again } else { none }
 }

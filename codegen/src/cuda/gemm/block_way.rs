@@ -138,9 +138,7 @@ impl<'a> Block<'a> {
                 any.push((Way::Products(self.engines(None)), beyond));
             }
         }
-        let tokens = self.few.map_or_else(Vec::new, |few| {
-            few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &self.ids.layout.shape[0], self.choices)
-        });
+        let tokens = self.few.map_or_else(Vec::new, |few| few_tokens(few, &self.ids.layout.shape[0], self.choices));
         // So few tokens are few rows for each expert.
         any[0].1 = tokens.iter().fold(any[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
         any.retain(|(_, when)| !when.is(0));
@@ -150,7 +148,7 @@ impl<'a> Block<'a> {
     fn usual_for(&self, rows: Option<i64>) -> Way {
         match self.few {
             Some(few) if self.single => Way::Single(few),
-            Some(few) if few.is_best_for(rows) => Way::Few(few),
+            Some(few) if Few::is_best_for(rows) => Way::Few(few),
             _ => Way::Products(self.engines(rows)),
         }
     }
@@ -197,9 +195,7 @@ impl<'a> Block<'a> {
         let at_these = |when: &Dim| when.eval(&[(TOKENS.into(), tokens)].into_iter().collect()) == Ok(1);
         let tokens_dim = Dim::symbol(TOKENS);
         let rows = RowCount::by_expert(self.emitter.target, dtype, &(tokens_dim.clone() * Dim::from(self.choices)), self.experts);
-        let few_of_tokens = self.few.map_or_else(Vec::new, |few| {
-            few_tokens(self.emitter.target, few, &self.lanes[0].layout.shape[1], &tokens_dim, self.choices)
-        });
+        let few_of_tokens = self.few.map_or_else(Vec::new, |few| few_tokens(few, &tokens_dim, self.choices));
         let of_tokens = few_of_tokens.iter().filter(|(_, when)| at_these(when));
         of_tokens.for_each(|(few, _)| add(Candidate::Tokens(*few, few.tile().0)));
         let usual = rows.iter().filter(|count| at_these(&count.when));

@@ -8,9 +8,10 @@ use super::{
         error::Emit,
         kernel::{Code, Header, Kernel, divisible},
     },
-    chain::{Chain, Source},
+    chain::{Chain, Source, Stage},
     walk::{Pointers, Walk, more_than, splits, widest},
 };
+use crate::TensorRef;
 use eglu_ir::{Dim, types::numel};
 
 /// Groups of lines and threads that share a group, of one block.
@@ -47,7 +48,9 @@ pub(super) fn emit(emitter: &mut Emitter, chain: &Chain, walk: &Walk, most: i64)
     let moving = (0..chain.inputs.len()).filter(|&i| beside(i)).map(|i| chain.inputs[i].dtype.size());
     let width = widest(moving.chain(outputs.iter().map(|t| t.dtype.size())).collect::<Vec<_>>().into_iter());
     let width = lines_of_thread(chain, width, walk, most);
-    let bytes: i64 = chain.inputs.iter().map(|t| t.dtype.size() as i64 * width).sum();
+    let repeats = |i: usize| walk.kept.strides[i].last().is_some_and(|step| step.is(0));
+    let of_group = |(i, t): (usize, &TensorRef)| t.dtype.size() as i64 * if repeats(i) { 1 } else { width };
+    let bytes: i64 = chain.inputs.iter().enumerate().map(of_group).sum();
     let deep = (UNDER_WAY[0] / bytes.max(1)).clamp(2, UNDER_WAY[1]);
     // Sums are by halves.
     let deep = 1 << deep.ilog2();
@@ -145,6 +148,21 @@ impl Text<'_> {
         self.walk.kept.strides[input].last().is_some_and(|step| step.is(1))
     }
 
+    /// True if all lines of a group read the same elements of this input, such as a row's mean: each is loaded once.
+    fn repeats(&self, input: usize) -> bool {
+        self.walk.kept.strides[input].last().is_some_and(|step| step.is(0))
+    }
+
+    /// Element `k` under way of line `e` of the group.
+    fn element(&self, input: usize) -> String {
+        if self.repeats(input) { format!("up(h{input}[k])") } else { format!("up(h{input}[k].at[e])") }
+    }
+
+    /// What holds a group's lines in words, where it does, and the input that it takes them from.
+    fn held(&self, stage: &Stage, i: usize) -> Emit<Option<(String, usize)>> {
+        Ok(stage.across(i, self.width)?.filter(|&(_, input)| !self.repeats(input)))
+    }
+
     /// The step of an operand from a line to the next.
     fn step(&mut self, operand: usize) -> String {
         match self.walk.kept.strides[operand].last() {
@@ -188,6 +206,11 @@ impl Text<'_> {
         for i in (0..self.chain.inputs.len()).filter(|&i| self.chain.reads(pass, i)) {
             let (ty, x) = (ctype::storage(self.chain.inputs[i].dtype)?, &self.pointers.inputs[i]);
             let offset = self.kernel.offset(&names, &self.walk.reduced.strides[i]);
+            if self.repeats(i) {
+                declared += &format!("{ty} h{i}[{deep}];\n");
+                loads += &format!("h{i}[k] = {x}[b{i} + {offset}];\n");
+                continue;
+            }
             declared += &format!("Pack<{ty}, {width}> h{i}[{deep}];\n");
             let step = self.step(i);
             let single = format!(
@@ -215,7 +238,7 @@ impl Text<'_> {
         let slow = (16 / width).clamp(1, self.deep);
         let (mut holds, mut gives) = (String::new(), String::new());
         for i in 0..self.chain.stages[s].kinds.len() {
-            if let Some((hold, _)) = self.chain.stages[s].across(i, width)? {
+            if let Some((hold, _)) = self.held(&self.chain.stages[s], i)? {
                 holds += &format!("{hold} hold{s}_{i};\n");
                 gives += &format!(
                     "hold{s}_{i}.settle({share});\n#pragma unroll\nfor (int e = 0; e < {width}; e++) hold{s}_{i}.give(e, state{s}[e].s{i});\n"
@@ -246,13 +269,13 @@ impl Text<'_> {
     /// The loop that adds `deep` elements of each line at once from `start` on, as long as there are so many.
     fn adds(&mut self, s: usize, deep: i64, known: Option<bool>) -> Emit<String> {
         let (stage, width, [_, share]) = (&self.chain.stages[s], self.width, THREADS);
-        let element = |i: usize| format!("up(h{i}[k].at[e])");
+        let element = |i: usize| self.element(i);
         let mut args: Vec<String> = stage.args.iter().map(|&source| self.value(source, &element)).collect();
         let (mut declared, mut together, mut adds) = (String::new(), String::new(), String::new());
         for (i, &(_, dtype)) in stage.prologue.results.iter().enumerate() {
             declared += &format!("{} p{i}[{deep}];\n", ctype::opmath(dtype)?);
             args.push(format!("p{i}[k]"));
-            match stage.across(i, width)? {
+            match self.held(stage, i)? {
                 Some((_, input)) => together += &format!("hold{s}_{i}.add(h{input}, start, {share});\n"),
                 None => adds += &format!("add_values(state{s}[e].s{i}, p{i}, start, {share});\n"),
             }
@@ -323,7 +346,7 @@ impl Text<'_> {
     fn end(&mut self) -> Emit<String> {
         let Some(finish) = &self.chain.finish else { return Ok(String::new()) };
         let width = self.width;
-        let element = |i: usize| format!("up(h{i}[k].at[e])");
+        let element = |i: usize| self.element(i);
         let mut args: Vec<String> = finish.args.iter().map(|&source| self.value(source, &element)).collect();
         let (split, names) = self.kernel.split("r", "j", &self.walk.reduced.shape);
         let (mut declared, mut stores) = (String::new(), String::new());
