@@ -294,3 +294,35 @@ fn every_pass_has_a_name_of_its_own_and_a_line_of_doc() {
     assert_eq!(names.len(), known.len());
     assert!(known.iter().all(|(name, doc)| !doc.is_empty() && OpCode::from_name(name).is_err()));
 }
+
+#[test]
+fn a_few_elements_placed_in_each_line_join_its_loop() {
+    // The backward pass of a router: gradients of the scores of the experts that were chosen, through the softmax.
+    let source = "graph \"t\"\n%logits: f32[5, 6] = input\n%g: bf16[10] = input\n\
+        %top: (f32[5, 2], i64[5, 2]) = topk(%logits) {k=2, dim=1, largest=true}\n\
+        %p: f32[5, 6] = softmax(%logits) {dim=1, log=false, dtype=f32}\n%zeros: f32[5, 6] = full() {shape=[5, 6], value=0.0, dtype=f32}\n\
+        %wide: f32[10] = cast(%g) {dtype=f32}\n%each: f32[5, 2] = reshape(%wide) {shape=[5, 2]}\n\
+        %iota: i64[5] = iota() {len=5, start=0, step=1, dtype=i64}\n%rows: i64[5, 1] = reshape(%iota) {shape=[5, 1]}\n\
+        %put: f32[5, 6] = index_put(%zeros, %each, %rows, %top#1) {axes=[0, 1], accumulate=false}\n%m: f32[5, 6] = mul(%p, %put)\n\
+        %s: f32[5, 1] = reduce(%m) {kind=sum, dims=[1], keepdim=true, dtype=f32}\n%ps: f32[5, 6] = mul(%p, %s)\n\
+        %d: f32[5, 6] = sub(%m, %ps)\noutput %d\n";
+    let (ops, error) = fused(source, "cluster,dce");
+    let kernels: Vec<&str> = ops.into_iter().filter(|op| !["reshape", "slice"].contains(op)).collect();
+    assert_eq!(kernels, ["topk", "reduce_chain"]);
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn elements_placed_at_the_same_position_are_the_last_of_them() {
+    let source = |k: usize| {
+        format!(
+            "graph \"t\"\n%at: i64[4, {k}] = input\n%x: f32[4, {k}] = input\n%zeros: f32[4, 3] = full() {{shape=[4, 3], value=0.5, dtype=f32}}\n\
+             %iota: i64[4] = iota() {{len=4, start=0, step=1, dtype=i64}}\n%rows: i64[4, 1] = reshape(%iota) {{shape=[4, 1]}}\n\
+             %y: f32[4, 3] = index_put(%zeros, %x, %rows, %at) {{axes=[0, 1], accumulate=false}}\noutput %y\n"
+        )
+    };
+    let (ops, error) = fused(&source(7), "cluster,dce");
+    assert!(!ops.contains(&"index_put") && error == 0.0, "{ops:?} {error}");
+    // Comparing every position with many indices would cost more than another kernel.
+    assert!(fused(&source(17), "cluster,dce").0.contains(&"index_put"));
+}

@@ -15,6 +15,7 @@ pub(crate) fn accumulate(graph: &mut Graph) -> Result<bool, GraphError> {
                 let (node, op) = (graph.node(sums), graph.node(sums).op().cloned());
                 let Some(op) = op else { continue };
                 let mut operands = rebuild.operands(sums);
+                operands.truncate(3);
                 operands.push(rebuild.value(onto).into());
                 let new = rebuild.call(&node.name, op, operands, super::origins(graph, &[sums, id]))?;
                 rebuild.bind(id.into(), new.into());
@@ -37,7 +38,9 @@ fn found(graph: &Graph, id: NodeId) -> Option<(NodeId, Value)> {
     let sums = |operand: &Operand| {
         let value = operand.value()?;
         let outer = graph.node(value.node);
-        let alone = matches!(outer.op(), Some(Op::ExpertOuter(_))) && outer.operands.len() == 3 && graph.use_count(value) == 1;
+        let alone = matches!(outer.op(), Some(Op::ExpertOuter(_)))
+            && outer.operands.get(3).is_none_or(|onto| *onto == Operand::None)
+            && graph.use_count(value) == 1;
         (alone && graph.ty(value) == ty && ty.dtype.is_float()).then_some(value.node)
     };
     let [left, right] = [&node.operands[0], &node.operands[1]];

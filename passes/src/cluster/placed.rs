@@ -112,7 +112,7 @@ fn emit(rebuild: &mut Rebuild<'_>, id: NodeId, placed: &Placed) -> Result<(), Gr
         _ => placed.rest,
     };
     let positions = call(rebuild, ".position", Iota { len: last.clone(), start: 0, step: 1, dtype: DType::I64 }.into(), &[])?;
-    // One of several in each line; a cast is made of what is taken, or it would be a kernel of its own.
+    // One of several in each line; what is taken is widened, or that would be a kernel of its own.
     let dim = ty.shape.len() - 1;
     let one_of = |rebuild: &mut Rebuild<'_>, what: &str, operand: Operand, i: i64| match operand.value() {
         Some(value) if placed.count > 1 && rebuild.new.ty(value).rank() > 0 => {
@@ -147,7 +147,8 @@ fn emit(rebuild: &mut Rebuild<'_>, id: NodeId, placed: &Placed) -> Result<(), Gr
     Ok(())
 }
 
-/// The elements before a cast of them as they lie in lines, if there are several and nothing else reads it, and the dtype they are cast to.
+/// The elements before they were widened as they lie in lines, if there are several and nothing else reads them wide, and the dtype they then have. What
+/// narrows them is better left to who makes them.
 fn uncast(
     rebuild: &mut Rebuild<'_>,
     placed: &Placed,
@@ -156,7 +157,10 @@ fn uncast(
     let graph = rebuild.old;
     let alone = |value: Value| graph.use_count(value) == 1;
     let cast_of = |value: Value| match graph.node(value.node).op() {
-        Some(Op::Cast(Cast { dtype })) => graph.node(value.node).operands[0].value().map(|from| (from, *dtype)),
+        Some(Op::Cast(Cast { dtype })) => {
+            let from = graph.node(value.node).operands[0].value()?;
+            (graph.ty(from).dtype.size() < dtype.size()).then_some((from, *dtype))
+        }
         _ => None,
     };
     let Some(element) = placed.element.value().filter(|&value| placed.count > 1 && alone(value)) else {

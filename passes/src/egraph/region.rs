@@ -247,12 +247,21 @@ impl Region {
                 None => inputs.get(value).map_or(Place::Absent, |&at| Place::Input(at)),
             },
         };
+        // Rules know one form of an op: operands that may be left out at the end are there, and absent.
+        let all = |op: &Op, mut given: Vec<Place>| {
+            let names = op.code().operands();
+            if names.last().is_some_and(|name| name.ends_with('?')) {
+                given.resize(names.len().max(given.len()), Place::Absent);
+            }
+            given
+        };
         let calls = self
             .nodes
             .iter()
             .filter_map(|&id| {
                 let node = graph.node(id);
-                Some((node.op()?.clone(), node.operands.iter().map(place).collect()))
+                let op = node.op()?;
+                Some((op.clone(), all(op, node.operands.iter().map(place).collect())))
             })
             .collect();
         let outputs = self.outputs.iter().map(|&value| place(&Operand::Value(value))).collect();

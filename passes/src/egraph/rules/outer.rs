@@ -6,9 +6,12 @@ use super::{
     permutes_rows,
     scatter::{FULL, repeated, repeats, zeros},
 };
-use crate::egraph::rule::{
-    Numerics::{Exact, Reassociating},
-    Refusal, Rule, RuleError, Site, Verdict, rule,
+use crate::egraph::{
+    language::Head,
+    rule::{
+        Numerics::{Exact, Reassociating},
+        Refusal, Rule, RuleError, Site, Verdict, rule,
+    },
 };
 use egg::Id;
 use eglu_ir::{
@@ -21,7 +24,7 @@ const MOST_EXPERTS: i64 = 1023;
 
 /// The rules.
 pub fn rules() -> Result<Vec<Rule>, RuleError> {
-    let outer = |a: &str, b: &str, ids: &str| format!("(expert_outer {a} {b} {ids} ?e ?ra ?rb ?d)");
+    let outer = |a: &str, b: &str, ids: &str| format!("(expert_outer {a} {b} {ids} none ?e ?ra ?rb ?d)");
     let permuted = |x: &str| format!("(index {x} ?p axes:0)");
     let dropped = |x: &str| format!("(where (reshape (ge ?ids ?bound) ?ms) ?z {x})");
     Ok(vec![
@@ -36,7 +39,7 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
         of_repeated("outer-with-repeated-rows", &outer("?y", &repeated("?x"), "?ids"), "?x", |k, [a, _]| [a, k])?,
         rule("outer-transposed", Exact, "transposed outer products are those of the operands in the other order")
             .from(format!("(permute {} axes:0,2,1)", outer("?a", "?b", "?ids")))
-            .becomes("(expert_outer ?b ?a ?ids ?e ?rb ?ra ?d)")?,
+            .becomes("(expert_outer ?b ?a ?ids none ?e ?rb ?ra ?d)")?,
         rule("outer-of-dropped-rows", Exact, "what a dropped row holds does not matter to the sums")
             .from(outer(&dropped("?a"), "?b", "?ids"))
             .when("mask-of-no-expert", mask_of_no_expert)
@@ -48,7 +51,7 @@ pub fn rules() -> Result<Vec<Rule>, RuleError> {
             .when("type-kept", |s| type_kept(s, "?b", "?a"))
             .becomes(&outer("?a", "?b", "?ids"))?,
         rule("outer-rounded", Exact, "sums rounded afterwards may be stored rounded")
-            .from("(cast (expert_outer ?a ?b ?ids ?e ?ra ?rb dtype:f32) ?d)")
+            .from("(cast (expert_outer ?a ?b ?ids none ?e ?ra ?rb dtype:f32) ?d)")
             .when("narrower", |s| {
                 let to: Option<DType> = s.attr("?d");
                 let narrower = to.is_some_and(|to| to.is_float() && to != DType::F32 && to.opmath() == DType::F32);
@@ -96,7 +99,8 @@ fn outer_by_id() -> Result<Rule, RuleError> {
             let experts = experts_of(s)?;
             let dtype = s.result().map(|ty| ty.dtype).ok_or_else(|| Refusal::new("types", "no tensor"))?;
             let (a, b) = (rows_of(s, left)?, rows_of(s, right)?);
-            s.call(ExpertOuter { experts, a_repeat: 1, b_repeat: 1, dtype }, &[a, b, ids])
+            let none = s.leaf(Head::Absent);
+            s.call(ExpertOuter { experts, a_repeat: 1, b_repeat: 1, dtype }, &[a, b, ids, none])
         })
 }
 
@@ -160,7 +164,8 @@ fn bias_gradient() -> Result<Rule, RuleError> {
             let (experts, rows) = (experts_of(s)?, s.shape("?v")[0].clone());
             let one = if dtype.is_float() { Scalar::Float(1.0) } else { Scalar::Int(1) };
             let ones = s.call(Full { shape: Shape::from_iter([rows, Dim::from(1)]), value: one, dtype }, &[])?;
-            let sums = s.call(ExpertOuter { experts, a_repeat: 1, b_repeat: 1, dtype }, &[v, ones, ids])?;
+            let none = s.leaf(Head::Absent);
+            let sums = s.call(ExpertOuter { experts, a_repeat: 1, b_repeat: 1, dtype }, &[v, ones, ids, none])?;
             let shape = s.result().map(|ty| ty.shape.clone()).unwrap_or_default();
             s.call(Reshape { shape }, &[sums])
         })
@@ -171,7 +176,12 @@ fn choose_experts(site: &Site<'_>) -> bool {
     let ids = site.id("?ids");
     site.egraph[ids].parents().any(|parent| {
         let node = site.egraph.id_to_node(parent);
-        matches!(node.call(), Some((OpCode::ExpertMatmul | OpCode::ExpertOuter, operands, _)) if operands.last().is_some_and(|&id| site.egraph.find(id) == ids))
+        let chosen = match node.call() {
+            Some((OpCode::ExpertMatmul, operands, _)) => operands.get(3),
+            Some((OpCode::ExpertOuter, operands, _)) => operands.get(2),
+            _ => None,
+        };
+        chosen.is_some_and(|&id| site.egraph.find(id) == ids)
     })
 }
 
@@ -186,7 +196,7 @@ fn grouped_outer() -> Result<Rule, RuleError> {
         let groups = format!(
             "(reduce (ge (iota ?n int:0 int:1 ?it) (reshape (cumsum {counts} int:0 ?ct) ?s)) reduce:sum axes:0 flag:false ?gd)"
         );
-        format!("(expert_outer {} {} {groups} ?e ?ra ?rb ?d)", sorted("?a"), sorted("?b"))
+        format!("(expert_outer {} {} {groups} none ?e ?ra ?rb ?d)", sorted("?a"), sorted("?b"))
     });
     rule("grouped-outer-by-expert", Reassociating, "sums over groups of rows sorted by expert are sums by expert")
         .from_all(patterns)
@@ -200,7 +210,7 @@ fn grouped_outer() -> Result<Rule, RuleError> {
         .when("counts-fit", counts_fit)
         .when("experts-few", |s| few_enough(s.attr::<Dim>("?e")))
         .when("ids-not-negative", ids_not_negative)
-        .becomes("(expert_outer ?a ?b ?ids ?e ?ra ?rb ?d)")
+        .becomes("(expert_outer ?a ?b ?ids none ?e ?ra ?rb ?d)")
 }
 
 /// An operand whose rows are each read `?k` times in a row is read so by the product itself.
@@ -222,8 +232,8 @@ fn of_repeated(
                 return Err(Refusal::new("whole-rows", "the rows are repeated already"));
             }
             let [a_repeat, b_repeat] = repeat(k, [a, b]);
-            let (x, y, ids) = (s.id(rows), s.id("?y"), s.id("?ids"));
-            let operands = if of_left { [x, y, ids] } else { [y, x, ids] };
+            let (x, y, ids, none) = (s.id(rows), s.id("?y"), s.id("?ids"), s.leaf(Head::Absent));
+            let operands = if of_left { [x, y, ids, none] } else { [y, x, ids, none] };
             let experts = s.attr("?e").ok_or_else(refuse)?;
             let dtype = s.attr("?d").ok_or_else(refuse)?;
             s.call(ExpertOuter { experts, a_repeat, b_repeat, dtype }, &operands)
