@@ -1,13 +1,13 @@
 //! Ahead of time: from models to the programs of a package, which loads and runs with no compiler.
 //!
 //! ```
-//! use eglu::{Device, Options, Package, Pipeline, ahead::{self, Architecture, Model}, import::import, reference::read_tensors, runtime::package::Draft};
+//! use eglu::{Device, Package, Pipeline, ahead::{self, Architecture, Model}, import::import, reference::read_tensors, runtime::package::Draft};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("block.eglu");
 //! let imported = import("fixtures/llama.block.pt2".as_ref())?;
-//! let model = Model { graph: imported.graph, weights: imported.weights, options: Box::new(Options::new) };
+//! let model = Model::new(imported.graph, imported.weights);
 //! // For GPUs, `"sm_90a".parse()?` and the like beside it; these need NVRTC here.
 //! let programs = ahead::compile(&[model], &[Architecture::Cpu], &Pipeline::standard())?;
 //! Draft { programs, refer_to_weights: false }.write(&path)?;
@@ -23,13 +23,13 @@
 
 use eglu_codegen::{
     LowerError, Plan,
-    cuda::{EmitError, Module, Target, emit},
+    cuda::{Choices, EmitError, Module, Target, emit_with},
     lower,
 };
 use eglu_ir::{DeviceProfile, Graph, NodeKind, TensorType, profile, weights::Weights};
 use eglu_passes::{Options, PassError, Pipeline};
 use eglu_runtime::{
-    Phases,
+    Phases, RuntimeError,
     cuda::{self, CudaError},
     inputs,
     package::{self, CPU, Program},
@@ -74,6 +74,8 @@ pub enum AheadError {
     Emit(#[from] EmitError),
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    #[error(transparent)]
+    Choices(#[from] RuntimeError),
 }
 
 /// A model to compile.
@@ -84,6 +86,15 @@ pub struct Model<'a> {
     pub weights: Weights,
     /// What the pipeline is to do for a device of this profile.
     pub options: Box<dyn Fn(DeviceProfile) -> Options + 'a>,
+    /// Which kernels its plan is to have for this target.
+    pub choices: Box<dyn Fn(&Plan, Target) -> Result<Choices, RuntimeError> + 'a>,
+}
+
+impl Model<'_> {
+    /// A model to compile with the pipeline's default options and the usual kernels.
+    pub fn new(graph: Graph, weights: Weights) -> Model<'static> {
+        Model { graph, weights, options: Box::new(Options::new), choices: Box::new(|_, _| Ok(Choices::default())) }
+    }
 }
 
 /// Optimises models for each architecture by `pipeline`, and compiles their kernels, all of one architecture at once. No GPU is needed; for
@@ -113,7 +124,10 @@ pub fn compile_in_phases(
                 }
             }
             Architecture::Cuda(target) => {
-                let plan = |model: &Model<'_>| Ok(emit(&plan(model, target.profile())?, *target)?);
+                let plan = |model: &Model<'_>| {
+                    let plan = plan(model, target.profile())?;
+                    Ok(emit_with(&plan, *target, &(model.choices)(&plan, *target)?)?)
+                };
                 let plans = models.iter().map(plan).collect::<Result<Vec<_>, AheadError>>()?;
                 let modules: Vec<Module> = plans.iter().flat_map(|plan| plan.modules.iter().cloned()).collect();
                 let mut cubins = cuda::compile_in_phases(&modules, target.name(), phases)?.into_iter();

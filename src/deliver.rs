@@ -1,7 +1,7 @@
 //! Output files that appear whole or not at all: written beside their place, then renamed.
 
 use crate::failure::Failure;
-use eglu_runtime::whole::write_whole;
+use eglu_ir::whole::{is_stream, place_of, write_whole};
 use std::{
     fs,
     io::Write,
@@ -31,16 +31,6 @@ pub fn expect_place(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     tempfile::NamedTempFile::new_in(folder_of(&place)).map(drop).map_err(|cause| cannot_write(path, cause))
-}
-
-/// Where a link leads, as renaming would put a file in the link's place.
-fn place_of(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
-}
-
-/// True for devices and pipes.
-fn is_stream(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
 /// Refuses a folder that cannot be written later: one that holds what did not come from here, or a file of that name.

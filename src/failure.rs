@@ -201,6 +201,7 @@ impl From<AheadError> for Failure {
             AheadError::Lower(error) => error.into(),
             AheadError::Emit(error) => error.into(),
             AheadError::Cuda(error) => error.into(),
+            AheadError::Choices(error) => error.into(),
         }
     }
 }

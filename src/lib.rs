@@ -58,8 +58,8 @@ pub mod reductions;
 pub use compile::{CompileError, compile};
 pub use eglu_codegen as codegen;
 pub use eglu_codegen::{Plan, lower};
-pub use eglu_ir::import::{self, reference};
 pub use eglu_ir::{self as ir, DType, DeviceProfile, Dim, Graph, Op, Tensor, TensorType};
+pub use eglu_ir::{import, reference};
 pub use eglu_passes::{self as passes, Optimized, Options, Pipeline};
 pub use eglu_runtime::{self as runtime, Device, DeviceTensor, Executable, Package, Stream, compare};
 

@@ -3,6 +3,7 @@
 //! A [`Graph`] holds immutable dense values. Views are ops that cost nothing; storage strides exist only at the
 //! boundary, in weights and inputs. Every op is one row of one table ([`ops`]).
 
+pub mod archive;
 pub mod bind;
 pub mod dim;
 pub mod dtype;
@@ -15,12 +16,14 @@ pub mod narrow;
 pub mod ops;
 pub mod profile;
 pub mod program;
+pub mod reference;
 pub mod scalar;
 pub mod tensor;
 pub mod text;
 pub mod types;
 pub mod verify;
 pub mod weights;
+pub mod whole;
 
 pub use dim::{Bindings, Dim, Shape, SymbolRange};
 pub use dtype::DType;

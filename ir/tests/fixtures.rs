@@ -3,12 +3,10 @@
 use eglu_ir::{
     DType, OutputKind, Tensor,
     eval::{EvalOperand, eval_graph, eval_op},
-    import::{
-        import,
-        reference::{in_dtype, read_tensors},
-    },
+    import::import,
     json::{from_json, to_json},
     ops::Cast,
+    reference::{in_dtype, read_tensors},
     text::{parse, print},
     verify::verify,
 };

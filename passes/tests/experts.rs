@@ -84,7 +84,7 @@ fn what_else_is_read_leaves_too() {
     let graph = clustered(&backward(SIDE_BY_SIDE, "output %p\noutput %du\n"));
     assert_eq!(contracts(&graph)[1], (1, 1, 2, false, 2));
     assert_eq!(launches(&graph), 3);
-    // A product of the gradient that is only summed stays with the sum, in one kernel with what else reads the same.
+    // A product of the gradient that is only summed leaves as its sum along the rows.
     let score =
         "%ph: f32[6, 5] = mul(%p, %h)\n%sum: f32[6] = reduce(%ph) {kind=sum, dims=[1], keepdim=false, dtype=f32}\noutput %sum\n";
     let graph = clustered(&backward(SIDE_BY_SIDE, score));

@@ -3,8 +3,9 @@
 use eglu_ir::{
     DType, Graph, OutputKind, Tensor,
     eval::eval_graph,
-    import::{Imported, import, reference::read_tensors},
+    import::{Imported, import},
     profile::H200,
+    reference::read_tensors,
 };
 use eglu_passes::{Optimized, Options, Pipeline, certify, certify::relative_error, cost, explain, report::Kind};
 use std::{collections::BTreeMap, path::PathBuf};

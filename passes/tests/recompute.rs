@@ -3,8 +3,9 @@
 use eglu_ir::{
     DType, Graph, Op, Tensor,
     eval::eval_graph,
-    import::{Imported, import, reference::read_tensors},
+    import::{Imported, import},
     profile::H200,
+    reference::read_tensors,
     text::{parse, print},
 };
 use eglu_passes::{

@@ -3,7 +3,7 @@
 use crate::{
     Device, DeviceTensor, Phases, Results, RuntimeError, Stream,
     cpu::CpuExecutable,
-    cuda::{Allocator, CudaExecutable},
+    cuda::{Allocator, CudaExecutable, Selection},
     memory::MemoryReport,
 };
 use eglu_codegen::{Buffer, Plan, Source};
@@ -155,10 +155,24 @@ impl Executable {
 
     /// [`load`](Executable::load), with its phases timed and told of.
     pub fn load_in_phases(plan: Plan, weights: &Weights, device: &Device, phases: &Phases) -> Result<Executable, RuntimeError> {
+        Executable::load_selecting(plan, weights, device, (Selection::default(), phases))
+    }
+
+    /// The same with a say in which kernels a GPU runs; on the host there is nothing to choose, and measuring for it is an error.
+    pub fn load_selecting(
+        plan: Plan,
+        weights: &Weights,
+        device: &Device,
+        (selection, phases): (Selection, &Phases),
+    ) -> Result<Executable, RuntimeError> {
         let source = checked_source(&plan, weights);
         let backend: Box<dyn Backend> = match device {
+            Device::Cpu if selection.tune => {
+                let why = "tuning measures kernels on a GPU, and this is the host: load the plan on `cuda`, or do not tune";
+                return Err(RuntimeError::Usage(why.into()));
+            }
             Device::Cpu => Box::new(phases.time("weights", || CpuExecutable::load(plan.clone(), &source, None))?),
-            Device::Cuda(ordinal) => Box::new(CudaExecutable::build_in_phases(&plan, &source, *ordinal, phases)?),
+            Device::Cuda(ordinal) => Box::new(CudaExecutable::build_in_phases(&plan, &source, *ordinal, (selection, phases))?),
         };
         Ok(Executable::new(backend))
     }

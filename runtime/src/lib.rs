@@ -16,7 +16,6 @@ mod lent;
 pub mod memory;
 pub mod package;
 mod phases;
-pub mod whole;
 
 pub use device::{Device, DeviceParseError};
 pub use error::{Fault, RuntimeError};

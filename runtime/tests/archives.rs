@@ -1,10 +1,7 @@
 //! Exported graphs on the CPU backend against what PyTorch computed.
 
 use eglu_codegen::lower;
-use eglu_ir::{
-    OutputKind, Tensor,
-    import::{import, reference::read_tensors},
-};
+use eglu_ir::{OutputKind, Tensor, import::import, reference::read_tensors};
 use eglu_runtime::{Device, Executable, compare::compare_all};
 use std::path::PathBuf;
 

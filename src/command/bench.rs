@@ -3,7 +3,7 @@
 mod document;
 mod package;
 
-use super::{device, differentiate::Differentiate, model};
+use super::{device, differentiate::Differentiate, kernels::Kernels, model};
 use crate::{deliver, failure::Failure, page, progress::Progress, screen::show, trace::trace};
 use clap::Args;
 use document::{Setting, cold_start_line};
@@ -73,6 +73,8 @@ pub struct Bench {
     /// Show where values lie in memory during a run of the fused plan, and how much that is at the peak
     #[arg(long)]
     memory: bool,
+    #[command(flatten)]
+    kernels: Kernels,
     #[command(flatten)]
     differentiate: Differentiate,
 }
@@ -160,6 +162,7 @@ impl Bench {
     /// Takes the fused plan from the file to its first result, phase by phase; then measures it beside the unfused one.
     fn measure(&self, progress: &Progress) -> Result<Measured, Failure> {
         let phases = progress.phases();
+        let selection = self.kernels.selection(self.device)?;
         let _opening = device::open_early(self.device);
         let mut imported = phases.time("import", || model::load(&self.model))?;
         // The first question to a GPU waits until the driver has started.
@@ -177,7 +180,7 @@ impl Bench {
         let specs = self.inputs.iter().copied().collect();
         let tensors = inputs::generate(&unfused, &bindings, &specs, self.routing, self.seed)?;
         let random = self.choose_weights(&mut imported)?;
-        let fused = Executable::load_in_phases(fused, &imported.weights, &self.device, &phases)?;
+        let fused = Executable::load_selecting(fused, &imported.weights, &self.device, (selection, &phases))?;
         phases.time("first run", || fused.run(&tensors))?;
         let cold_start = phases.list();
         let memory = self.memory.then(|| fused.memory(&tensors)).transpose()?;

@@ -1,14 +1,15 @@
 //! `eglu compile`: a package that runs with no compiler.
 
-use super::{differentiate::Differentiate, model};
+use super::{differentiate::Differentiate, kernels::Kernels, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu::{
     ahead::{self, Architecture, Model},
     reductions,
 };
+use eglu_codegen::Plan;
 use eglu_ir::{DType, weights::Weights};
-use eglu_passes::{Options, Pipeline};
+use eglu_passes::Pipeline;
 use eglu_runtime::package::{Draft, Program, Target};
 use std::{collections::HashSet, path::PathBuf};
 
@@ -40,6 +41,8 @@ pub struct Compile {
     /// Compile each operator as a kernel of its own
     #[arg(long)]
     no_fuse: bool,
+    #[command(flatten)]
+    kernels: Kernels,
     #[command(flatten)]
     differentiate: Differentiate,
 }
@@ -78,11 +81,13 @@ impl Compile {
                 model::add_weights(&mut imported, weights)?;
             }
             let (graph, weights) = (imported.graph.clone(), imported.weights.clone());
+            let (contents, phases) = (imported.weights.clone(), &phases);
             let options = move |profile| self.differentiate.options(&imported, profile);
-            models.push(Model { graph, weights, options: Box::new(options) });
+            let choices = move |plan: &Plan, target| self.kernels.choices(plan, &contents, target, phases);
+            models.push(Model { options: Box::new(options), choices: Box::new(choices), ..Model::new(graph, weights) });
         }
         if let Some(dtypes) = &self.reductions {
-            let model = |graph| Model { graph, weights: Weights::default(), options: Box::new(Options::new) };
+            let model = |graph| Model::new(graph, Weights::default());
             models.extend(reductions::programs(dtypes).into_iter().map(model));
         }
         let mut names = HashSet::new();

@@ -1,9 +1,9 @@
 //! `eglu emit`: CUDA sources and cubins.
 
-use super::{device, differentiate::Differentiate, launches, model};
+use super::{device, differentiate::Differentiate, kernels::Kernels, launches, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
-use eglu_codegen::{cuda::emit, lower};
+use eglu_codegen::{cuda::emit_with, lower};
 use eglu_passes::Pipeline;
 use eglu_runtime::cuda::compile_in_phases;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct Emit {
     #[arg(long)]
     no_fuse: bool,
     #[command(flatten)]
+    kernels: Kernels,
+    #[command(flatten)]
     differentiate: Differentiate,
 }
 
@@ -44,7 +46,9 @@ impl Emit {
         let options = self.differentiate.options(&imported, target.profile().clone());
         let pipeline = self.differentiate.before(pipeline);
         let optimized = phases.time("passes", || pipeline.run_with(imported.graph, &options))?;
-        let plan = emit(&lower(&optimized.graph)?, target)?;
+        let plan = lower(&optimized.graph)?;
+        let choices = self.kernels.choices(&plan, &imported.weights, target, &phases)?;
+        let plan = emit_with(&plan, target, &choices)?;
         let mut files = vec![
             ("launches.txt".to_owned(), launches::text(&plan).into_bytes()),
             ("launches.json".to_owned(), super::json(&launches::document(&plan)).into_bytes()),

@@ -7,6 +7,7 @@ mod differentiate;
 mod doctor;
 mod emit;
 mod inspect;
+mod kernels;
 mod launches;
 mod model;
 mod optimize;

@@ -3,10 +3,8 @@
 use crate::failure::Failure;
 use eglu_ir::{
     DType, NodeKind, Tensor,
-    import::{
-        Imported, import,
-        reference::{in_dtype, read_tensors},
-    },
+    import::{Imported, import},
+    reference::{in_dtype, read_tensors},
     weights::Weights,
 };
 use eglu_runtime::package::ProgramInfo;

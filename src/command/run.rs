@@ -1,10 +1,10 @@
 //! `eglu run`: results of a model, compared with a reference.
 
-use super::{differentiate::Differentiate, model};
+use super::{differentiate::Differentiate, kernels::Kernels, model};
 use crate::{deliver, failure::Failure, progress::Progress, screen::show};
 use clap::Args;
 use eglu_codegen::lower;
-use eglu_ir::{DType, Tensor, graph::OutputKind, import::reference::write_tensors};
+use eglu_ir::{DType, Tensor, graph::OutputKind, reference::write_tensors};
 use eglu_passes::Pipeline;
 use eglu_runtime::{
     Device, Executable, Package, Phases,
@@ -44,6 +44,8 @@ pub struct Run {
     /// Show where values lie in memory during the run, and how much that is at the peak
     #[arg(long)]
     memory: bool,
+    #[command(flatten)]
+    kernels: Kernels,
     #[command(flatten)]
     differentiate: Differentiate,
     /// Which program of a package; not needed where it has one
@@ -93,6 +95,7 @@ impl Run {
         if self.program.is_some() {
             return Err(Failure::usage("--program chooses from a package (.eglu), and a model is one program"));
         }
+        let selection = self.kernels.selection(self.device)?;
         let mut imported = phases.time("import", || model::load(&self.model))?;
         if let Some(weights) = &self.weights {
             model::add_weights(&mut imported, weights)?;
@@ -106,7 +109,8 @@ impl Run {
         let graph = &optimized.graph;
         let wanted: Vec<DType> = graph.inputs().iter().map(|&id| graph.ty(id.into()).dtype).collect();
         let inputs = self.read_inputs(&graph.name, &wanted)?;
-        let executable = Executable::load_in_phases(lower(&optimized.graph)?, &imported.weights, &self.device, phases)?;
+        let plan = lower(&optimized.graph)?;
+        let executable = Executable::load_selecting(plan, &imported.weights, &self.device, (selection, phases))?;
         Ok((executable, inputs))
     }
 
@@ -116,6 +120,7 @@ impl Run {
                 .help("compile the model again with --no-fuse"));
         }
         self.differentiate.refuse_for_package()?;
+        self.kernels.refuse_for_package()?;
         let package = Package::open(&self.model)?;
         let program = package.program(self.program.as_deref())?;
         let weights = model::package_weights(&program, self.weights.as_deref())?;

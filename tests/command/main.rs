@@ -9,6 +9,7 @@ mod call;
 mod emit;
 mod golden;
 mod gradients;
+mod kernels;
 mod odd;
 mod optimize;
 mod package;

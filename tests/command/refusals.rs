@@ -98,6 +98,28 @@ fn weights_permuted_otherwise_than_the_rows() {
 }
 
 #[test]
+fn routers_of_other_kinds_are_told_beside_the_block() {
+    let (scores, ids) = ("softmax(%linear) {dim=1, log=false, dtype=f32}", "%reshape_2: i64[32] = reshape(%topk#1) {shape=[32]}");
+    let table = "%table: i64[128, 2] = weight \"table\"\n%tokens: i64[16] = input\n\
+                 %looked_up: i64[16, 2] = index(%table, %tokens) {axes=[0]}\n%reshape_2: i64[32] = reshape(%looked_up) {shape=[32]}";
+    let skipped = "%skip: bool[16, 2] = ge(%topk, 0.5)\n%kept: i64[16, 2] = where(%skip, 0, %topk#1)\n\
+                   %reshape_2: i64[32] = reshape(%kept) {shape=[32]}";
+    for (piece, other, words) in [
+        (scores, "exp(%linear)", "experts are not chosen by a softmax or sigmoid of logits, but by `exp`"),
+        (ids, table, "experts are looked up in a table, not chosen by scores"),
+        (ids, skipped, "chosen ids are replaced by others"),
+    ] {
+        let report = report(MIXTRAL, &[(piece, other)]);
+        let kinds: Vec<&str> = report["sites"].as_array().unwrap().iter().filter_map(|site| site["kind"].as_str()).collect();
+        assert!(kinds.contains(&"moe") && !kinds.contains(&"route"), "{words}: {kinds:?}");
+        let refused = report["refused"].as_array().unwrap();
+        let named = |miss: &&Value| miss["rule"] == "router" && miss["condition"] == "routed-by-scores";
+        let miss = refused.iter().find(named).unwrap_or_else(|| panic!("{words}: {refused:#?}"));
+        assert!(miss["why"].as_str().unwrap().contains(words), "{miss}");
+    }
+}
+
+#[test]
 fn the_node_of_a_refusal_can_be_explained() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("canonical.json");

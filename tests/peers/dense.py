@@ -1,17 +1,23 @@
-"""Times dense products of PyTorch (cuBLAS) and of eglu, in turns in one run on one GPU, and prints a table.
+"""Times dense products of PyTorch (cuBLAS) and of eglu, in turns in one process on one GPU, and prints a table.
 
 usage: dense.py EGLU [SECONDS] [CASE …]
   EGLU     path of the eglu command
-  SECONDS  how long each side runs each time (0.5)
+  SECONDS  how long both sides of a case run in turns without rest (0.5)
   CASE     KIND:MxNxK, KIND being mm (weights [N, K]), mm_kn (weights [K, N]), glu (SwiGLU of N columns, weights [2 N, K] in one
            matrix), res (a residual added) or f32 (mm in f32); default: CASES below
-PyTorch computes the product alone, without the unit or the residual. Both sides flush the cache before each product and wait for it; both run
-as long, so that the card's power limit meets both. The ratio is PyTorch's time over eglu's.
+PyTorch computes the product alone, without the unit or the residual, which eglu's kernel does in its epilogue. Both sides flush the cache
+before each call and wait for it. Burst: 20 ms of rest before each call; sustained: none, so that the card's power limit meets both. The ratio
+is PyTorch's time over eglu's; `error` is ‖eglu − ref‖ / ‖ref‖ with the reference in float64, of the first rows.
 """
+import json
+import os
+import subprocess
 import sys
+import tempfile
 
 import timing
 import torch
+from plans import Plan
 
 CASES = """
 mm:8192x8192x4096 glu:8192x4096x4096 mm:16384x28672x4096 glu:16384x14336x4096 mm_kn:8192x8192x4096 res:8192x8192x4096
@@ -62,35 +68,61 @@ def graph(kind, m, n, k):
     return {**head, "nodes": nodes, "outputs": outputs}, types
 
 
+def emitted(command, document, folder):
+    """The folder with the kernels of a graph in eglu's own form."""
+    path = os.path.join(folder, "graph.json")
+    with open(path, "w") as file:
+        json.dump(document, file)
+    to = os.path.join(folder, "plan")
+    subprocess.run([command, "emit", path, "--arch", "sm_90a", "--output", to], check=True, stdout=subprocess.DEVNULL)
+    return to
+
+
+def error(kind, tensors, b, n, y):
+    """Of the first rows of `y`."""
+    rows = min(len(y), 256)
+    expected = tensors["a"][:rows].double() @ b.double()
+    if kind == "glu":
+        expected = torch.nn.functional.silu(expected[:, :n]) * expected[:, n:]
+    if kind == "res":
+        expected += tensors["c"][:rows].double()
+    return ((y[:rows].double() - expected).norm() / expected.norm()).item()
+
+
 def main():
     command, *rest = sys.argv[1:]
     seconds = float(rest.pop(0)) if rest and rest[0].replace(".", "").isdigit() else 0.5
     torch.backends.cuda.matmul.allow_tf32 = False
-    print(f"{timing.head()}; ms, TFLOP/s, share of the floor; ratio over 1: eglu is faster")
-    print(f"{'case':24} {'floor':>8} {'torch':>8} {'eglu':>8} {'torch':>8} {'eglu':>8}  TF torch  eglu  floor/eglu  ratio")
+    print(f"{timing.head()}; median ms and TFLOP/s, burst | sustained; ratio over 1: eglu is faster")
+    print(f"{'case':24} {'floor':>8} {'torch':>8} {'eglu':>8} ratio    TF  TF | {'torch':>8} {'eglu':>8} ratio    TF  TF   error")
     for case in rest or CASES:
         kind, sizes = case.split(":")
         m, n, k = map(int, sizes.split("x"))
         document, types = graph(kind, m, n, k)
         dtype = torch.float32 if kind == "f32" else torch.bfloat16
         tensors = {name: torch.randn(shape, dtype=dtype, device="cuda") for name, shape in types.items()}
+        # A product's elements are then about as large as a unit's inputs are in a model.
+        tensors["b"] *= k**-0.5
         a, b = tensors["a"], tensors["b"] if kind == "mm_kn" else tensors["b"].T
         flops = 2 * m * b.shape[1] * k
         moved = sum(t.numel() * t.element_size() for t in tensors.values()) + m * n * a.element_size()
         floor = 1e3 * max(flops / (FLOPS if kind != "f32" else 67e12), moved / BYTES)
-        # eglu's fused and unfused runs take turns; of one op both are the same.
-        rounds = [
-            (
-                timing.measure(lambda: torch.matmul(a, b), repeats=5, seconds=seconds).median,
-                timing.side(timing.bench(command, document, "--seconds", seconds)["fused"]).median,
-            )
-            for _ in range(2)
-        ]
-        best = [min(times) for times in zip(*rounds)]
-        each = " ".join(f"{ms:8.4f}" for pair in rounds for ms in pair)
-        rates = "  ".join(f"{flops / ms / 1e9:6.0f}" for ms in best)
-        print(f"{case:24} {floor:8.4f} {each}  {rates}  {floor / best[1]:10.2f}  {best[0] / best[1]:5.3f}", flush=True)
-        del a, b, tensors
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Plan(emitted(command, document, folder), list(tensors.values()), {})
+        plan.poison()
+        plan.run()
+        off = error(kind, tensors, b, n, plan.outputs()[0])
+        product = torch.empty(m, b.shape[1], dtype=dtype, device="cuda")
+        calls = {"torch": lambda: torch.matmul(a, b, out=product), "eglu": plan.run}
+        burst = timing.in_turns(calls, repeats=11, idle=0.02)
+        sustained = timing.in_turns(calls, seconds=seconds)
+        columns = []
+        for times in (burst, sustained):
+            torch_ms, eglu_ms = times["torch"].median, times["eglu"].median
+            rates = " ".join(f"{flops / ms / 1e9:3.0f}" for ms in (torch_ms, eglu_ms))
+            columns.append(f"{torch_ms:8.4f} {eglu_ms:8.4f} {torch_ms / eglu_ms:5.3f} {rates:>9}")
+        print(f"{case:24} {floor:8.4f} {' | '.join(columns)}  {off:.1e}", flush=True)
+        del a, b, tensors, plan, product, calls
         torch.cuda.empty_cache()
 
 

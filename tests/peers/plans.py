@@ -98,7 +98,7 @@ class Plan:
     def _address(self, memory):
         if memory == "counters":
             if not _counters:
-                _counters[0] = torch.zeros(4096, dtype=torch.int32, device="cuda")
+                _counters[0] = torch.zeros(1 << 16, dtype=torch.int32, device="cuda")
             return _counters[0].data_ptr()
         return self.addresses[next(iter(memory.items()))]
 

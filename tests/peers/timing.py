@@ -39,11 +39,12 @@ def measure(call, **how):
     return in_turns({None: call}, **how)[None]
 
 
-def in_turns(calls, warm_up=5, repeats=30, most=None, seconds=0.0, clean=False, wait=True):
+def in_turns(calls, warm_up=5, repeats=30, most=None, seconds=0.0, clean=False, wait=True, idle=0.0):
     """The times on the device of several calls by name, from a cold cache, in turns, so that a drift of the clock meets all of them.
 
     Each is called `repeats` times at least, and on for `seconds`, but `most` times at most. `wait`: each call is waited for, as a caller would;
-    without it the host runs ahead, and the time of a short kernel is its own.
+    without it the host runs ahead, and the time of a short kernel is its own. `idle`: seconds of rest before each call, after which the card
+    runs at its highest clock.
     """
     for call in calls.values():
         for _ in range(warm_up):
@@ -52,6 +53,7 @@ def in_turns(calls, warm_up=5, repeats=30, most=None, seconds=0.0, clean=False, 
     while rounds < repeats or (time.monotonic() - begin < seconds and (most is None or rounds < most)):
         rounds += 1
         for name, call in calls.items():
+            time.sleep(idle)
             flush(clean)
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()

@@ -1,7 +1,7 @@
 //! From a plan's steps to modules and launches.
 
 use super::{
-    CudaPlan, EmitError, Launch, Module, Scratch,
+    BlockWay, Choices, CudaPlan, EmitError, Launch, Module, Schedule, Scratch,
     convolution::{self, Of},
     error::{Emit, Unsupported},
     gemm, indexing,
@@ -9,7 +9,7 @@ use super::{
     norm, order, pointwise, reduce, route, scan, scatter,
 };
 use crate::{Arg, BufferId, Plan, Step, TensorRef};
-use eglu_ir::{Dim, Op, types::numel};
+use eglu_ir::{Dim, Op, dim::bounds::bounds, types::numel};
 use std::collections::{HashMap, HashSet};
 
 /// What to emit for.
@@ -40,34 +40,34 @@ impl Target {
 
 /// Sources and launches for a plan. Deterministic: equal plans give equal text.
 pub fn emit(plan: &Plan, target: Target) -> Result<CudaPlan, EmitError> {
-    let out = CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() };
-    let (sources, names, when) = (HashMap::new(), HashMap::new(), Dim::from(1));
-    let mut emitter = Emitter {
-        out,
-        sources,
-        names,
-        orders: Vec::new(),
-        ordered: gemm::ordered_buffers(plan),
-        widened: gemm::Widened::find(plan),
-        target,
-        index: 0,
-        when,
-    };
-    let pairs = reduce::Pairs::find(plan);
+    emit_with(plan, target, &Choices::default())
+}
+
+/// [`emit`], with a say in which kernels are taken. Equal plans and choices give equal text.
+pub fn emit_with(plan: &Plan, target: Target, choices: &Choices) -> Result<CudaPlan, EmitError> {
+    let mut emitter = Emitter::new(plan, target, choices);
+    let (pairs, routers) = (reduce::Pairs::find(plan), gemm::Routers::find(plan, &emitter.widened));
     for (index, step) in plan.steps.iter().enumerate() {
         // Nothing is there to compute, even where it is not defined: extremes of no complex numbers.
         let is_empty = step.outputs.iter().all(|output| elements(output).is(0));
-        if pairs.waits(index) || emitter.widened.spares(index) || is_empty {
+        if pairs.waits(index) || emitter.widened.spares(index) || routers.waits(index) || is_empty {
             continue;
         }
         emitter.index = index;
-        let emitted = match pairs.first(index) {
-            Some(first) => reduce::emit_pair(&mut emitter, plan, first, index),
-            None => emitter.step(step),
+        let emitted = match (pairs.first(index), routers.product(index)) {
+            (Some(first), _) => reduce::emit_pair(&mut emitter, plan, first, index),
+            (_, Some(product)) => emitter.router(plan, [product, index]),
+            _ => emitter.step(step),
         };
         emitted.map_err(|Unsupported(why)| EmitError { step: step.name.clone(), op: step.op.name(), why })?;
     }
     Ok(emitter.out)
+}
+
+/// The ways to run the one step of a plan, a block, at so many tokens, the usual one first.
+pub(super) fn block_ways(plan: &Plan, target: Target, schedule: Schedule, tokens: i64) -> Vec<BlockWay> {
+    let emitter = Emitter::new(plan, target, &Choices { schedule, ..Choices::default() });
+    plan.steps.first().map_or_else(Vec::new, |step| gemm::block_ways(&emitter, step, tokens))
 }
 
 /// Collects modules, scratch and launches.
@@ -81,12 +81,28 @@ pub(super) struct Emitter {
     ordered: HashSet<BufferId>,
     widened: gemm::Widened,
     pub target: Target,
+    pub choices: Choices,
     index: usize,
     /// 1 where the launches emitted now are to run, else 0.
     when: Dim,
 }
 
 impl Emitter {
+    fn new(plan: &Plan, target: Target, choices: &Choices) -> Emitter {
+        Emitter {
+            out: CudaPlan { plan: plan.clone(), scratch: Vec::new(), modules: Vec::new(), launches: Vec::new() },
+            sources: HashMap::new(),
+            names: HashMap::new(),
+            orders: Vec::new(),
+            ordered: gemm::ordered_buffers(plan),
+            widened: gemm::Widened::find(plan),
+            target,
+            choices: choices.clone(),
+            index: 0,
+            when: Dim::from(1),
+        }
+    }
+
     fn step(&mut self, step: &Step) -> Emit<()> {
         match &step.op {
             Op::Pointwise(op) => pointwise::pointwise(self, step, *op),
@@ -129,6 +145,23 @@ impl Emitter {
         }
     }
 
+    /// A router with the product that makes its logits, in one launch or in two.
+    fn router(&mut self, plan: &Plan, [product, route]: [usize; 2]) -> Emit<()> {
+        if gemm::router(self, plan, [product, route])? {
+            return Ok(());
+        }
+        for index in [product, route] {
+            self.index = index;
+            self.step(&plan.steps[index])?;
+        }
+        Ok(())
+    }
+
+    /// The largest value of a dim, if the symbols' ranges bound it.
+    pub fn most(&self, dim: &Dim) -> Option<i64> {
+        bounds(dim, &self.out.plan.symbols).max
+    }
+
     /// True if the tensor's rows lie in expert order, not where their ids stand.
     pub fn is_ordered(&self, tensor: &TensorRef) -> bool {
         self.ordered.contains(&tensor.buffer)
@@ -136,7 +169,12 @@ impl Emitter {
 
     /// The operands of this step's product as they were before they were widened for it.
     pub fn unwidened(&self) -> Option<[TensorRef; 2]> {
-        self.widened.operands(self.index).cloned()
+        self.unwidened_at(self.index)
+    }
+
+    /// The same for the product at another step.
+    pub fn unwidened_at(&self, step: usize) -> Option<[TensorRef; 2]> {
+        self.widened.operands(step).cloned()
     }
 
     /// Emits launches that run only where `when` is 1; it is 0 elsewhere.

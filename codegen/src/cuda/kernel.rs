@@ -35,6 +35,7 @@ pub(super) enum Header {
     GemmDense,
     GemmOuter,
     GemmStream,
+    Router,
 }
 
 impl Header {
@@ -68,6 +69,7 @@ impl Header {
             Header::GemmDense => include_str!("device/gemm_dense.cuh"),
             Header::GemmOuter => include_str!("device/gemm_outer.cuh"),
             Header::GemmStream => include_str!("device/gemm_stream.cuh"),
+            Header::Router => include_str!("device/router.cuh"),
         }
     }
 }

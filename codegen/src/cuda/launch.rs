@@ -108,4 +108,4 @@ pub enum Memory {
 }
 
 /// How many counters [`Memory::Counters`] has.
-pub const COUNTERS: usize = 4096;
+pub const COUNTERS: usize = 1 << 16;

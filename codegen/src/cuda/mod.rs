@@ -1,5 +1,6 @@
 //! CUDA: source for each kernel family, and the launches that run a plan.
 
+mod choices;
 mod convolution;
 mod ctype;
 mod elementwise;
@@ -21,6 +22,7 @@ mod scan;
 mod scatter;
 mod target;
 
-pub use emitter::{Target, emit};
+pub use choices::{BlockShape, BlockWay, Choices, Chosen, Schedule, TOKENS, block_ways, blocks};
+pub use emitter::{Target, emit, emit_with};
 pub use error::EmitError;
 pub use launch::{COUNTERS, CudaPlan, KernelArg, Launch, Memory, Module, Scratch, TensorMap};

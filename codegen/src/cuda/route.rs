@@ -7,56 +7,92 @@ use super::{
     kernel::{Code, Header, Kernel, divisible},
     program::{self, Results},
 };
-use crate::Step;
+use crate::{Step, TensorRef};
 use eglu_ir::{
     DType, Dim,
     ops::{Combine, Route, RouteScore},
 };
 
-/// One warp for each token: scores in f32, the k best one after another (ties go to the lowest expert), then their weights.
+/// What a warp does for one token: scores in f32, the k best one after another (ties go to the lowest expert), then their weights.
+pub(super) struct Choice<'a> {
+    op: &'a Route,
+    logits: DType,
+    experts: &'a Dim,
+    bias: Option<&'a TensorRef>,
+    weights: &'a TensorRef,
+    ids: &'a TensorRef,
+}
+
+impl<'a> Choice<'a> {
+    /// The choice of a router's step, from logits of this dtype for so many experts.
+    pub fn of(step: &'a Step, op: &'a Route, logits: DType, experts: &'a Dim) -> Choice<'a> {
+        Choice { op, logits, experts, bias: optional(step, 1), weights: &step.outputs[0], ids: &step.outputs[1] }
+    }
+
+    /// Headers that its text needs.
+    pub fn headers() -> Vec<Header> {
+        vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort]
+    }
+
+    /// Functions and types that its text needs.
+    pub fn items(&self) -> Emit<String> {
+        let entry = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
+        Ok(format!("{entry}{}", program::function("weigh", &self.op.weigh, Results::Stored)?))
+    }
+
+    /// Statements for token `t`, by lane `lane`. `logit` is an expression of `e`, an expert; `each` is done with every expert `e` that is
+    /// chosen, by one lane.
+    pub fn text(&self, kernel: &mut Kernel, logit: &str, each: &str) -> Emit<String> {
+        let (op, bias_dtype) = (self.op, self.bias.map(|bias| bias.dtype));
+        let choice = match self.bias {
+            Some(bias) => {
+                let offset = kernel.offset(&["e".into()], &bias.layout.strides);
+                let sum = format!("score(e) + (float)up({}[{offset}])", kernel.read(bias)?);
+                rounded(&sum, op.choice_dtype(self.logits, bias_dtype))?
+            }
+            None => "score(e)".into(),
+        };
+        let (to, chosen) = (kernel.write(self.weights)?, kernel.write(self.ids)?);
+        let value_dtype = op.value_dtype(self.logits, bias_dtype);
+        let held = self.experts.as_const().filter(|&experts| experts <= MOST_HELD && op.k <= 32);
+        let choose =
+            held.map_or_else(|| chosen_by_rank(op, value_dtype), |experts| chosen_in_registers(op, experts, value_dtype))?;
+        Ok(format!(
+            "const i64 experts = {experts};\nconst auto logit = [&](i64 e) {{ return (float)up({logit}); }};\n{}\
+             const auto biased = [&](i64 e) {{ return {choice}; }};\n{}{choose}\
+             #pragma unroll\nfor (int j = 0; j < {k}; j++) {{\nif (lane != j % 32) continue;\nconst i64 e = mine[j / 32];\n\
+             {chosen}[t * {k} + j] = e;\n{each}{} weight;\nweigh({}, {}, weight);\n{to}[t * {k} + j] = weight;\n}}\n",
+            scores_of(op)?,
+            choice_of(op, self.experts, op.choice_dtype(self.logits, bias_dtype))?,
+            ctype::storage(self.weights.dtype)?,
+            if held.is_some() { "value".into() } else { value_of(op, value_dtype)? },
+            rounded("total", value_dtype)?,
+            experts = kernel.dim(self.experts),
+            k = op.k,
+        ))
+    }
+}
+
+/// A warp for each token.
 pub(super) fn route(emitter: &mut Emitter, step: &Step, op: &Route) -> Emit<()> {
-    let (logits, bias) = (tensor(step, 0)?, optional(step, 1));
-    let (weights, ids) = (&step.outputs[0], &step.outputs[1]);
+    let logits = tensor(step, 0)?;
+    let choice = Choice::of(step, op, logits.dtype, &logits.layout.shape[1]);
     let mut kernel = Kernel::new(format!("route_{}", logits.dtype));
     let from = kernel.read(logits)?;
     let tokens = logits.layout.shape[0].clone();
-    let (count, experts) = (kernel.dim(&tokens), kernel.dim(&logits.layout.shape[1]));
-    let row = kernel.offset(&["t".into()], &logits.layout.strides[..1]);
-    let at = kernel.offset(&["e".into()], &logits.layout.strides[1..]);
-    let choice = match bias {
-        Some(bias) => {
-            let offset = kernel.offset(&["e".into()], &bias.layout.strides);
-            let sum = format!("score(e) + (float)up({}[{offset}])", kernel.read(bias)?);
-            rounded(&sum, op.choice_dtype(logits.dtype, Some(bias.dtype)))?
-        }
-        None => "score(e)".into(),
-    };
-    let (to, chosen) = (kernel.write(weights)?, kernel.write(ids)?);
-    let value_dtype = op.value_dtype(logits.dtype, bias.map(|bias| bias.dtype));
-    let held = logits.layout.shape[1].as_const().filter(|&experts| experts <= MOST_HELD && op.k <= 32);
-    let choose = held.map_or_else(|| chosen_by_rank(op, value_dtype), |experts| chosen_in_registers(op, experts, value_dtype))?;
+    let count = kernel.dim(&tokens);
+    let at = kernel.offset(&["t".into(), "e".into()], &logits.layout.strides);
+    let choose = choice.text(&mut kernel, &format!("{from}[{at}]"), "")?;
     let overlaps = emitter.target.arch >= 90;
     let wait = if overlaps { format!("wait_for_kernel_before();\nread_from_here({from});\n") } else { String::new() };
     let body = format!(
-        "{wait}const i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\nconst i64 experts = {experts};\n\
-         if (t >= {count}) return;\nconst auto logit = [&](i64 e) {{ return (float)up({from}[{row} + {at}]); }};\n{}\
-         const auto biased = [&](i64 e) {{ return {choice}; }};\n{}{choose}\
-         #pragma unroll\nfor (int j = 0; j < {k}; j++) {{\nif (lane != j % 32) continue;\nconst i64 e = mine[j / 32];\n\
-         {chosen}[t * {k} + j] = e;\n{} weight;\nweigh({}, {}, weight);\n{to}[t * {k} + j] = weight;\n}}\n",
-        scores_of(op)?,
-        choice_of(op, &logits.layout.shape[1], op.choice_dtype(logits.dtype, bias.map(|bias| bias.dtype)))?,
-        ctype::storage(weights.dtype)?,
-        if held.is_some() { "value".into() } else { value_of(op, value_dtype)? },
-        rounded("total", value_dtype)?,
-        k = op.k,
+        "{wait}const i64 t = (i64)blockIdx.x * 8 + threadIdx.x / 32;\nconst int lane = threadIdx.x % 32;\nif (t >= {count}) return;\n{choose}"
     );
-    let choice = "struct Choice {\n    Narrow entry;\n    DEVICE void merge(const Choice& other) { if (other.entry < entry) entry = other.entry; }\n};\n";
-    let items = format!("{choice}{}", program::function("weigh", &op.weigh, Results::Stored)?);
-    let mut headers = vec![Header::Math, Header::Warp, Header::Reduce, Header::Sort];
+    let mut headers = Choice::headers();
     headers.extend(overlaps.then_some(Header::Hopper));
     emitter.launch(
         kernel,
-        Code { headers, items, body, threads: [256, 1], overlaps, ..Code::default() },
+        Code { headers, items: choice.items()?, body, threads: [256, 1], overlaps, ..Code::default() },
         flat(tokens.ceil_div(8)),
     );
     Ok(())

@@ -1,6 +1,6 @@
 //! Why an import fails: what was found, where, and what to do.
 
-use crate::{TensorType, json::JsonError, verify::VerifyError, weights::WeightError};
+use crate::{TensorType, archive::ArchiveError, json::JsonError, verify::VerifyError, weights::WeightError};
 use std::{fmt, path::PathBuf, sync::Arc};
 
 /// Why a file does not become a graph.
@@ -11,18 +11,10 @@ pub enum ImportError {
     Open { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}", path.display())]
     OwnJson { path: PathBuf, source: JsonError },
-    #[error("{} is no archive of torch.export.save: it does not begin as a zip file does", path.display())]
-    NoArchive { path: PathBuf },
-    #[error("{} is no complete zip archive ({why}): the file may be truncated or still being written; copy or export it again", path.display())]
-    Zip { path: PathBuf, why: String },
     #[error("{} holds no program (no models/*.json): is it an archive of torch.export.save?", path.display())]
     NoProgram { path: PathBuf },
     #[error("{} holds {} programs ({}): export the one you want into an archive of its own", path.display(), names.len(), names.join(", "))]
     SeveralPrograms { path: PathBuf, names: Vec<String> },
-    #[error("{}: the entry `{entry}` cannot be read: {why}", path.display())]
-    Entry { path: PathBuf, entry: String, why: String },
-    #[error("{}: the entry `{entry}` would take {bytes} bytes in memory, more than the {limit} allowed", path.display())]
-    TooLarge { path: PathBuf, entry: String, bytes: u64, limit: u64 },
     #[error("{}: the entry `{entry}` is not the JSON expected there: {why}", path.display())]
     Json { path: PathBuf, entry: String, why: String },
     #[error("{}: its schema version is {major}.{minor}, this reads 7 and 8: export with PyTorch 2.5 to 2.15", path.display())]
@@ -49,6 +41,8 @@ pub enum ImportError {
     Signature(String),
     #[error("the archive's graph is malformed: {0}")]
     Verify(#[from] VerifyError),
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     #[error(transparent)]
     Weight(#[from] WeightError),
 }

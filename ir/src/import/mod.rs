@@ -1,7 +1,6 @@
 //! From the files of `torch.export` to a [`Graph`]: functional, in the ops of the table, with every type checked against the archive's.
 
 mod alias;
-mod archive;
 mod aten;
 mod autocast;
 mod call;
@@ -9,7 +8,6 @@ mod error;
 mod guards;
 mod number;
 mod payload;
-pub mod reference;
 mod schema;
 mod signature;
 pub mod single;
@@ -17,12 +15,10 @@ mod srepr;
 mod strides;
 mod translate;
 
-pub use archive::Archive;
 pub use aten::{Operator, operators};
 pub use error::{ImportError, UnsupportedTarget};
-pub use reference::ReferenceError;
 
-use crate::{Graph, NodeKind, SymbolRange, verify::verify, weights::Weights};
+use crate::{Graph, NodeKind, SymbolRange, archive::Archive, verify::verify, weights::Weights};
 use schema::ExportedProgram;
 use std::{path::Path, sync::Arc};
 use translate::{Scope, Translator};

@@ -1,11 +1,12 @@
 //! The weights and constants of an archive, by their configs: whole storages, of which each tensor is a window.
 
 use super::{
-    Archive, ImportError,
+    ImportError,
     schema::{Payload, PayloadConfig, SymInt, TensorMeta},
 };
 use crate::{
     DType,
+    archive::Archive,
     weights::{Placement, Stored, Weights},
 };
 use std::sync::Arc;

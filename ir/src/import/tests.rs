@@ -5,6 +5,7 @@ mod functional;
 mod sparse;
 
 use super::*;
+use crate::archive::ArchiveError;
 use serde_json::{Value as Json, json};
 use std::io::Write;
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
@@ -142,7 +143,10 @@ fn pickled_weights_are_refused_with_the_way_out() {
 fn a_truncated_zip_is_an_error() {
     let whole = archive(&[(MODEL, program().to_string().into())], CompressionMethod::Stored);
     for len in [0, 1, 30, whole.len() / 2, whole.len() - 30, whole.len() - 1] {
-        assert!(matches!(load(&whole[..len]), Err(ImportError::Zip { .. } | ImportError::Open { .. })), "{len} bytes");
+        assert!(
+            matches!(load(&whole[..len]), Err(ImportError::Archive(ArchiveError::Zip { .. } | ArchiveError::Open { .. }))),
+            "{len} bytes"
+        );
     }
 }
 
@@ -210,8 +214,8 @@ fn a_zip_bomb_is_refused_by_what_its_directory_claims() {
     for (claim, large) in [(0xffff_fff0u32, true), (1 << 29, false), (1000, false)] {
         bytes[header + 24..header + 28].copy_from_slice(&claim.to_le_bytes());
         match load(&bytes).unwrap_err() {
-            ImportError::TooLarge { bytes, .. } => assert!(large && bytes == u64::from(claim)),
-            ImportError::Entry { entry, .. } => assert!(!large && entry == MODEL),
+            ImportError::Archive(ArchiveError::TooLarge { bytes, .. }) => assert!(large && bytes == u64::from(claim)),
+            ImportError::Archive(ArchiveError::Entry { entry, .. }) => assert!(!large && entry == MODEL),
             other => panic!("{other}"),
         }
     }
@@ -322,7 +326,7 @@ fn a_missing_storage_or_file_is_told_when_asked_for() {
         load_entries(&[(MODEL, program().to_string().into()), (CONFIG, config(tensor_meta(&[2, 3])).to_string().into())]);
     let why = imported.unwrap().weights.get("m.w").unwrap_err().to_string();
     assert!(why.contains(STORAGE), "{why}");
-    assert!(matches!(import(Path::new("/nowhere/at/all.pt2")), Err(ImportError::Open { .. })));
+    assert!(matches!(import(Path::new("/nowhere/at/all.pt2")), Err(ImportError::Archive(ArchiveError::Open { .. }))));
 }
 
 #[test]

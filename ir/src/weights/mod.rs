@@ -8,7 +8,8 @@ pub(crate) use stored::Stored;
 
 use crate::{
     Graph, NodeKind, Tensor, TensorType,
-    import::{Archive, ReferenceError, reference},
+    archive::Archive,
+    reference::{self, ReferenceError},
     tensor::TensorError,
 };
 use indexmap::IndexMap;

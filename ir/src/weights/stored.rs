@@ -1,7 +1,7 @@
 //! Weights in an archive: windows of whole storages, by size, stride and offset.
 
 use super::WeightError;
-use crate::{DType, Tensor, import::Archive, tensor::TensorError};
+use crate::{DType, Tensor, archive::Archive, tensor::TensorError};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -44,7 +44,8 @@ pub(crate) fn take_apart(graph: &mut Graph) -> Result<Vec<Norm>, GraphError> {
         };
         let ty = graph.ty(x).clone();
         let last = ty.rank().checked_sub(1);
-        let fits = ty.dtype.is_float() && last.is_some_and(|last| !ty.shape[last].is(1));
+        // Lines without elements have no largest one.
+        let fits = ty.dtype.is_float() && last.is_some_and(|last| !ty.shape[last].is(1) && !ty.shape[last].is(0));
         let fits = fits && !matches!(op, Op::Softmax(softmax) if Some(softmax.dim) != last);
         let operands = rebuild.operands(id);
         let mut parts =

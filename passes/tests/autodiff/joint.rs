@@ -3,8 +3,9 @@
 use eglu_ir::{
     DType, Graph, OutputKind, Tensor,
     eval::eval_graph,
-    import::{Imported, import, reference::read_tensors},
+    import::{Imported, import},
     profile::H200,
+    reference::read_tensors,
 };
 use eglu_passes::{Gradients, Optimized, Options, Pipeline, autodiff::PARAMETERS, certify::relative_error, cost};
 use std::{collections::BTreeMap, path::PathBuf};

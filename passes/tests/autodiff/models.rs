@@ -5,8 +5,8 @@ use eglu_ir::profile::H200;
 use eglu_ir::{
     DType, Graph, NodeKind, Op, Operand, OutputKind, Tensor, TensorType, Value,
     eval::{EvalOperand, eval_graph, eval_op},
-    import::reference::read_tensors,
     ops::{Attr, Cast},
+    reference::read_tensors,
 };
 use eglu_passes::{Gradients, Options, Pipeline, autodiff::PARAMETERS};
 use rand::{Rng, SeedableRng, rngs::StdRng};

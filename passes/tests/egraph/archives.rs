@@ -4,9 +4,10 @@ use crate::fusing::{count, text};
 use eglu_ir::{
     Graph, Tensor,
     eval::{EvalOperand, eval_graph, eval_op},
-    import::{Imported, import, reference::read_tensors},
+    import::{Imported, import},
     ops::Cast,
     profile::H200,
+    reference::read_tensors,
 };
 use eglu_passes::egraph::{EgraphReport, saturate};
 use std::path::PathBuf;

@@ -4,7 +4,7 @@
 //! replaced or removed stays readable. Entries that nobody read for longest go first when the folder grows beyond its bound.
 
 use super::{nvrtc::Nvrtc, python::Env, remembered};
-use crate::whole::{remove_abandoned, write_whole};
+use eglu_ir::whole::{remove_abandoned, write_whole};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{
@@ -140,7 +140,7 @@ impl Cache {
 
     /// Notes which compiler makes the entries. Without the note the next start loads it, and that is all.
     pub(crate) fn remember(&self, nvrtc: &Nvrtc, env: Env<'_>) {
-        if let Some(folder) = self.folder.as_ref().filter(|_| self.grown.load(Ordering::Relaxed)) {
+        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) {
             remembered::remember(folder, nvrtc, env);
         }
     }

@@ -16,7 +16,8 @@ pub(super) struct Context {
     pub(super) facts: Arc<DeviceFacts>,
     handle: CUcontext,
     /// A kernel's fault ended it: every handle in it is void. The driver gives the process no other on this device, whether the context is
-    /// reset, released or made beside it (each was tried with driver 580: `CUDA_ERROR_ILLEGAL_ADDRESS` again).
+    /// reset, released or made beside it, or the driver's library closed and opened again (each was tried with driver 580:
+    /// `CUDA_ERROR_ILLEGAL_ADDRESS` again; a second copy of the library in a name space of its own crashes).
     lost: AtomicBool,
 }
 

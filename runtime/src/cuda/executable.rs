@@ -11,12 +11,13 @@ use super::{
     session::Session,
     stream::Stream,
     timed::CudaTimed,
+    tuning::{self, Selection},
     weights,
 };
 use crate::{Backend, OnDevice, Phases, RuntimeError, Timed, WeightSource, memory::MemoryReport};
 use eglu_codegen::{
     Plan,
-    cuda::{CudaPlan, emit},
+    cuda::{CudaPlan, emit, emit_with},
 };
 use eglu_ir::{Bindings, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +41,7 @@ pub(super) struct Loaded {
     /// The address of each buffer that holds a weight or constant.
     pub(super) resident: Vec<Option<u64>>,
     /// Keeps those addresses valid.
-    pub(super) weights: DeviceMemory,
+    pub(super) weights: Arc<DeviceMemory>,
     /// Where arenas come from, as the weights did.
     pub(super) allocator: Source,
     pub(super) debug: Debug,
@@ -61,18 +62,19 @@ pub struct CudaExecutable {
 impl CudaExecutable {
     /// Emits kernels for device `ordinal` and loads them with the weights.
     pub fn build(plan: &Plan, weights: WeightSource<'_>, ordinal: usize) -> Result<CudaExecutable, RuntimeError> {
-        Self::build_in_phases(plan, weights, ordinal, &Phases::default())
+        Self::build_in_phases(plan, weights, ordinal, (Selection::default(), &Phases::default()))
     }
 
-    /// [`CudaExecutable::build`], with its phases timed and told of.
+    /// [`CudaExecutable::build`] with a say in which kernels are taken, and with its phases timed and told of.
     pub fn build_in_phases(
         plan: &Plan,
         weights: WeightSource<'_>,
         ordinal: usize,
-        phases: &Phases,
+        (selection, phases): (Selection, &Phases),
     ) -> Result<CudaExecutable, RuntimeError> {
         let facts = phases.time("device", || DeviceFacts::of(ordinal))?;
-        let plan = phases.time("emit", || emit(plan, facts.target()))?;
+        let choices = tuning::choices(plan, weights, &facts, (selection, phases))?;
+        let plan = phases.time("emit", || emit_with(plan, facts.target(), &choices))?;
         Self::load_in_phases(plan, weights, ordinal, phases)
     }
 
@@ -143,8 +145,19 @@ impl CudaExecutable {
         let debug =
             Debug { poison: set("EGLU_POISON", "1"), wait_for_each: set("EGLU_SYNC", "1"), replay: !set("EGLU_REPLAY", "0") };
         let layout = Layout::of(&plan);
-        let loaded = Loaded { plan, functions, layout, resident, weights, allocator, debug };
+        let loaded = Loaded { plan, functions, layout, resident, weights: Arc::new(weights), allocator, debug };
         Ok(CudaExecutable { context, idle: Mutex::default(), lanes: Lanes::default(), loaded })
+    }
+
+    /// Other kernels for the same plan, over the same weights.
+    pub(super) fn beside(&self, plan: CudaPlan, cubins: &[Cubin]) -> Result<CudaExecutable, RuntimeError> {
+        self.context.enter()?;
+        let functions = Functions::load(&self.context, &plan, cubins)?;
+        let Loaded { resident, weights, allocator, debug, .. } = &self.loaded;
+        let layout = Layout::of(&plan);
+        let (resident, weights, allocator) = (resident.clone(), weights.clone(), allocator.clone());
+        let loaded = Loaded { plan, functions, layout, resident, weights, allocator, debug: *debug };
+        Ok(CudaExecutable { context: self.context.clone(), idle: Mutex::default(), lanes: Lanes::default(), loaded })
     }
 
     /// The device's facts.

@@ -44,6 +44,7 @@ mod stream;
 mod tests;
 mod timed;
 mod transfer;
+mod tuning;
 mod weights;
 
 pub use allocator::Allocator;
@@ -55,3 +56,4 @@ pub use early::{Opening, open_early};
 pub use error::CudaError;
 pub use executable::CudaExecutable;
 pub use probe::{DriverReport, Finding, NvrtcReport, Probe, probe};
+pub use tuning::{Selection, choices};

@@ -2,10 +2,11 @@
 //! takes from its file to its first result where every kernel is on disk.
 
 use super::{nvrtc::Nvrtc, python::Env};
-use crate::whole::write_whole;
+use eglu_ir::whole::write_whole;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    fs,
+    io::Write,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -44,8 +45,8 @@ pub(super) fn remember(folder: &Path, nvrtc: &Nvrtc, env: Env<'_>) {
     let (path, identity) = (nvrtc.path().to_path_buf(), nvrtc.identity().to_string());
     let note = Note { environment: environment(env), path, file, identity };
     if let Ok(text) = serde_json::to_string_pretty(&note) {
-        // A folder that takes no note took no kernels either, of which the user was told.
-        let _ = write_whole(&folder.join(FILE), |file| io::Write::write_all(file, text.as_bytes()));
+        // Where the folder takes no note, the next start loads the compiler again, and that is all.
+        let _ = write_whole(&folder.join(FILE), |file| file.write_all(text.as_bytes()));
     }
 }
 

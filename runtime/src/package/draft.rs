@@ -12,13 +12,13 @@ use super::{
 use crate::{
     cuda::{Cubin, source_digest},
     inputs::Bound,
-    whole::write_whole,
 };
 use eglu_codegen::{Plan, PlanInput, Source, cuda::CudaPlan};
 use eglu_ir::{
     TensorType,
-    import::Archive,
+    archive::Archive,
     weights::{Placement, Weights},
+    whole::write_whole,
 };
 use indexmap::{IndexMap, IndexSet};
 use memmap2::Mmap;

@@ -1,7 +1,7 @@
 //! Why a package cannot be written, read or run.
 
 use eglu_codegen::CheckError;
-use eglu_ir::{import::ImportError, weights::WeightError};
+use eglu_ir::{archive::ArchiveError, weights::WeightError};
 use std::{io, path::PathBuf};
 
 /// What is wrong with a package, where, and what to do.
@@ -46,5 +46,5 @@ pub enum PackageError {
     #[error(transparent)]
     Weight(#[from] WeightError),
     #[error(transparent)]
-    Archive(#[from] ImportError),
+    Archive(#[from] ArchiveError),
 }

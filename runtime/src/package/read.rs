@@ -7,7 +7,7 @@ use super::{
     seal,
 };
 use crate::inputs::Bound;
-use eglu_ir::{TensorType, import::Archive, weights::Weights};
+use eglu_ir::{TensorType, archive::Archive, weights::Weights};
 use indexmap::IndexMap;
 use std::{
     borrow::Cow,

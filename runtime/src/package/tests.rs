@@ -285,7 +285,7 @@ fn weights_can_stay_in_the_archive() {
         writer.finish().unwrap();
     };
     write(1.0);
-    let opened = std::sync::Arc::new(eglu_ir::import::Archive::open(&archive).unwrap());
+    let opened = std::sync::Arc::new(eglu_ir::archive::Archive::open(&archive).unwrap());
     let place = |strides: [i64; 2]| eglu_ir::weights::Placement {
         dtype: DType::F32,
         shape: vec![4, 4],

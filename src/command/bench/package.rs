@@ -20,6 +20,7 @@ impl Bench {
     /// Measures a program of a package.
     pub(super) fn run_package(&self) -> Result<(), Failure> {
         self.differentiate.refuse_for_package()?;
+        self.kernels.refuse_for_package()?;
         if self.html.is_some() {
             return Err(Failure::usage("a package holds no graph, so that there is no report of it to read")
                 .help("measure the model it was compiled from with --html; --json and --trace work for packages"));

@@ -2,6 +2,7 @@
 //!
 //! Where the machine lacks NVRTC or a device the tests skip and say so; `EGLU_REQUIRE_NVRTC=1` and `EGLU_REQUIRE_GPU=1` make that a failure.
 
+mod blocks;
 mod compiles;
 mod dense;
 mod device;

@@ -5,7 +5,7 @@
 // K, of the down projection, slots in the same order. A block works at its units in the order in which it claimed them and waits only for
 // lower ones: the lowest that is not done always goes on, however many blocks there is room for.
 
-template <class T_, int rows_, int stages_, int groups_, int up_rows_>
+template <class T_, int rows_, int stages_, int groups_>
 struct FewShape {
     using T = T_;
     static constexpr int rows = rows_;      // most rows of a slot: N of a product
@@ -14,7 +14,6 @@ struct FewShape {
     // A stage has 64 rows of weights by 256 of K, in boxes of 64 of K: memory is read fastest where each row gives 512 bytes at a time.
     static constexpr int boxes = 4, depth = 64 * boxes;
     static constexpr int bytes_b = boxes * 8192, box_a = rows * 128, stage_bytes = bytes_b + boxes * box_a;
-    static constexpr int bytes_up = boxes * up_rows_ * 128;  // of the first projection, whose units may have fewer rows of weights
     static constexpr int consumers = 128 * groups;  // then a warp that loads weights, and one that copies rows
     static constexpr int queue = 4;                 // units between those who claim them and those who work at them
 };
@@ -94,26 +93,16 @@ struct FewRing {
     // The unit at place `q` of the queue, which starts at the ring's next stage; a whole warp calls it.
     DEVICE int next_unit(int q) {
         barrier_wait(queue_full(q % S::queue), q / S::queue & 1);
-        const int unit = load_shared_4(queued(q % S::queue));
-        skip_to(load_shared_4(queued(q % S::queue) + 4));
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(queue_empty(q % S::queue));
-        return unit;
+        int unit = 0, step = 0;
+        if (threadIdx.x % 32 == 0) {
+            unit = load_shared_4(queued(q % S::queue));
+            step = load_shared_4(queued(q % S::queue) + 4);
+            barrier_arrive(queue_empty(q % S::queue));
+        }
+        skip_to(__shfl_sync(0xffffffffu, step, 0));
+        return __shfl_sync(0xffffffffu, unit, 0);
     }
 };
-
-DEVICE u32 load_acquire(const u32* pointer) {
-    u32 x;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(pointer) : "memory");
-    return x;
-}
-DEVICE void add_release(u32* pointer) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(pointer) : "memory"); }
-// Past the first-level cache, which does not see what other blocks wrote.
-DEVICE float load_from_others(const float* pointer) {
-    float x;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(pointer) : "memory");
-    return x;
-}
 
 // What the blocks tell each other; all are zero again when the last has left.
 struct FewCounters {
@@ -141,7 +130,7 @@ DEVICE void few_weights(FewRing<S>& ring, const FewPlan& plan, const Slots& slot
 #pragma unroll 1
         for (int k = work.from; k < work.to; k += S::depth) {
             barrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
-            barrier_expect(ring.full(ring.stage), work.down ? S::bytes_b : S::bytes_up);
+            barrier_expect(ring.full(ring.stage), S::bytes_b);
             load(work, expert, ring.b(ring.stage), ring.full(ring.stage), k);
             ring.advance();
             step++;
@@ -258,8 +247,10 @@ DEVICE void few_multiply(FewRing<S>& ring, const FewUnit& work, int q, FewSums<S
 DEVICE void few_activated(const FewCounters& counters, int slot) {
     few_sync();
     if (threadIdx.x % 128 > 0) return;
-    add_release(counters.ready + slot);
-    add_release(counters.activated);
+    // One fence for both: under the load of the ring it takes microseconds.
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    atomicAdd(counters.ready + slot, 1u);
+    atomicAdd(counters.activated, 1u);
 }
 
 // What was there before; other blocks see what this one wrote, and this one what they did.
@@ -277,6 +268,20 @@ DEVICE bool few_finished(u32* done, int all) {
     if (threadIdx.x % 128 == 0) last[threadIdx.x / 128] = add_acquire_release(done) == (u32)all - 1;
     few_sync();
     return last[threadIdx.x / 128];
+}
+
+// Says that a unit of the second projection is done; a group calls it.
+DEVICE void few_projected(u32* done) {
+    few_sync();
+    if (threadIdx.x % 128 == 0) add_release(done);
+}
+
+// Waits until `all` units are done; every thread of a block calls it, when the block has no more units.
+DEVICE void few_wait(const u32* done, int all) {
+    __syncwarp();
+    if (threadIdx.x == 0)
+        while (load_acquire(done) < (u32)all) {}
+    __syncthreads();
 }
 
 // Every thread of a block calls it when the block is done with the counters.

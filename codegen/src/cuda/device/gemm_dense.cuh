@@ -64,7 +64,7 @@ struct DenseIndex {
 
 // Tile `t` of batches × tiles_m × tiles_n, in bands of tiles along M, so that blocks running together share operands in L2.
 DEVICE DenseIndex dense_tile(u32 t, u32 tiles_m, u32 tiles_n) {
-    constexpr u32 band_tiles = 16;
+    constexpr u32 band_tiles = 8;
     const u32 batch = t / (tiles_m * tiles_n), of_batch = t % (tiles_m * tiles_n);
     const u32 band = of_batch / (band_tiles * tiles_n), within = of_batch % (band_tiles * tiles_n);
     const u32 height = min(tiles_m - band * band_tiles, band_tiles);

@@ -84,19 +84,19 @@ struct StreamTile {
                 for (int i = 0; i < S::rows / 2; i++) d[part][i] = 0.0f;
     }
 
-    // Sends each run of eight rows to the block that finishes it; the ring's stages must be idle in the whole cluster.
+    // Sends each run of eight rows to the block that finishes it, neighbours to the same; the ring's stages must be idle in the whole cluster.
     DEVICE void send(const StreamRing<S>& ring, u32 rank) const {
 #pragma unroll
         for (int j = 0; j < S::eights; j++)
 #pragma unroll
             for (int part = 0; part < S::parts; part++) {
                 const float(&x)[S::rows / 2] = d[part];
-                const u32 to = place(ring, rank, j / S::splits, part);
+                const u32 to = place(ring, rank, j % S::own_eights, part);
                 // What stays here need not take the way through the cluster, which is slow.
-                if (j % S::splits == rank)
+                if (j / S::own_eights == rank)
                     store_shared_16(to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
                 else
-                    store_shared_of(j % S::splits, to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
+                    store_shared_of(j / S::own_eights, to, x[j * 4], x[j * 4 + 1], x[j * 4 + 2], x[j * 4 + 3]);
             }
     }
 
@@ -107,8 +107,8 @@ struct StreamTile {
         const int n0 = threadIdx.x / 128 * S::group_columns + threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
         for (int own = 0; own < S::own_eights; own++) {
-            const int j = own * S::splits + (S::splits == 1 ? 0 : rank);
-            if (S::eights % S::splits != 0 && j >= S::eights) break;
+            const int j = own + (S::splits == 1 ? 0 : rank * S::own_eights);
+            if (S::own_eights * S::splits != S::eights && j >= S::eights) break;
             float sums[S::parts][4];
 #pragma unroll
             for (int part = 0; part < S::parts; part++) {

@@ -18,9 +18,41 @@ DEVICE i32 load_of_block(const i32* pointer, u32 rank) {
                  : "=r"(value) : "r"((u32)__cvta_generic_to_shared(pointer)), "r"(rank) : "memory");
     return value;
 }
+// Stores it there.
+DEVICE void store_of_block(const i32* pointer, u32 rank, i32 value) {
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.s32 [remote], %2;\n}" ::"r"(
+                     (u32)__cvta_generic_to_shared(pointer)),
+                 "r"(rank), "r"(value)
+                 : "memory");
+}
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
+
+// ---- blocks of one grid -----------------------------------------------------------------------------------------------
+
+DEVICE u32 load_acquire(const u32* pointer) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(pointer) : "memory");
+    return x;
+}
+DEVICE void add_release(u32* pointer) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(pointer) : "memory"); }
+// Past the first-level cache, which does not see what other blocks wrote.
+DEVICE float load_from_others(const float* pointer) {
+    float x;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(x) : "l"(pointer) : "memory");
+    return x;
+}
+DEVICE u16 load_from_others(const u16* pointer) {
+    u16 x;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(x) : "l"(pointer) : "memory");
+    return x;
+}
+DEVICE i64 load_from_others(const i64* pointer) {
+    i64 x;
+    asm volatile("ld.global.cg.s64 %0, [%1];" : "=l"(x) : "l"(pointer) : "memory");
+    return x;
+}
 
 // ---- launches that overlap --------------------------------------------------------------------------------------------
 

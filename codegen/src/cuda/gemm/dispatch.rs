@@ -49,11 +49,22 @@ fn tile_list(emitter: &mut Emitter, rows: &Dim, groups: i64, heights: &[Height])
 pub(in super::super) struct Order {
     /// The ids: where they lie, and the number of experts.
     ids: Key,
-    /// How many rows of each block of ids are each expert's; `None` where one cluster does it all.
+    /// How many rows of each block of ids are each expert's; `None` where one launch does it all.
     counts: Option<usize>,
     starts: usize,
     order: usize,
     lists: Vec<List>,
+}
+
+impl Order {
+    /// The list of such tiles. Without heights it is any that is made at every number of rows: the starts come with it.
+    fn list(&self, heights: &[Height], dropped: bool) -> Option<&List> {
+        let same = |list: &&List| match heights {
+            [] => list.is_always_there(),
+            _ => list.heights == heights && list.dropped == dropped,
+        };
+        self.lists.iter().find(same)
+    }
 }
 
 /// Row tiles of an order.
@@ -85,19 +96,17 @@ pub(super) fn by_ids(
         return Err(Unsupported::new(format!("{experts} experts are more than the 1023 that one dispatch orders")));
     }
     let key = ordered::key(ids, experts);
-    let known = emitter.orders.iter().position(|order| order.ids == key);
+    // Without counts further lists come by a cluster, which not all orders that a router made leave to it.
+    let extends =
+        |order: &Order| order.counts.is_some() || experts <= MOST_IN_CLUSTER || order.list(heights, list_dropped).is_some();
+    let is_known = |order: &Order| order.ids == key && extends(order);
+    let known = emitter.orders.iter().position(is_known);
     let at = known.map_or_else(|| new_order(emitter, ids, key), Ok)?;
     let (counts, starts, order) = (emitter.orders[at].counts, emitter.orders[at].starts, emitter.orders[at].order);
-    // The starts come with a list of tiles, any that is made at every number of rows.
-    let any = heights.is_empty();
-    let heights = if any { &[((128, 0), Dim::from(1))] } else { heights };
-    let same = |list: &&List| match any {
-        true => list.is_always_there(),
-        false => list.heights == heights && list.dropped == list_dropped,
-    };
-    let (tile_count, tiles) = match emitter.orders[at].lists.iter().find(same) {
+    let (tile_count, tiles) = match emitter.orders[at].list(heights, list_dropped) {
         Some(list) => (list.tile_count, list.tiles),
         None => {
+            let heights = if heights.is_empty() { &[((128, 0), Dim::from(1))] } else { heights };
             let (tile_count, tiles) = tile_list(emitter, &elements(ids), experts, heights);
             emitter.orders[at].lists.push(List { heights: heights.to_vec(), dropped: list_dropped, tile_count, tiles });
             for (height, when) in heights {
@@ -118,6 +127,17 @@ pub(super) fn by_ids(
     }
     counts.into_iter().chain([starts, order, tile_count, tiles]).for_each(|scratch| emitter.keep(scratch));
     Ok(Dispatched { order: Some(order), tile_count, tiles, starts: Some(starts) })
+}
+
+/// Makes room for the order of these ids and a list of its tiles, which the caller's kernel fills.
+pub(super) fn made_by_router(emitter: &mut Emitter, ids: &TensorRef, experts: i64, heights: &[Height]) -> Dispatched {
+    let rows = elements(ids);
+    let starts = emitter.scratch("expert_starts", Dim::from(4 * (experts + 1)));
+    let order = emitter.scratch("expert_order", rows.clone() * Dim::from(4));
+    let (tile_count, tiles) = tile_list(emitter, &rows, experts, heights);
+    let lists = vec![List { heights: heights.to_vec(), dropped: false, tile_count, tiles }];
+    emitter.orders.push(Order { ids: ordered::key(ids, experts), counts: None, starts, order, lists });
+    Dispatched { order: Some(order), tile_count, tiles, starts: Some(starts) }
 }
 
 /// Makes room for an order, and counts the rows of each expert if that takes a kernel of its own; returns the position among the emitter's

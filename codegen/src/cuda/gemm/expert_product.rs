@@ -29,6 +29,15 @@ pub(super) enum Engine {
 }
 
 impl Engine {
+    /// For names.
+    pub fn label(self, dtype: DType) -> String {
+        match self {
+            Engine::Swapped(main) => main.label(dtype),
+            Engine::Clusters(main) => main.label(dtype),
+            Engine::Blocks(main, _) => main.label(dtype),
+        }
+    }
+
     /// The most rows of a tile of the dispatch, and the step in which tiles are made equal, or 0.
     pub fn tile(self) -> (i64, i64) {
         match self {

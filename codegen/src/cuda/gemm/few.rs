@@ -3,7 +3,7 @@
 use super::{
     super::{
         ctype,
-        emitter::{Emitter, Target, flat},
+        emitter::{Emitter, Target, elements, flat},
         error::Emit,
         kernel::{Code, Header, Kernel, divisible},
         launch::COUNTERS,
@@ -12,6 +12,7 @@ use super::{
     dispatch::Dispatched,
     instruction,
     swapped::{Features, features, maps},
+    weighted_sum::WeightedSum,
     wgmma::{Strides, resident_grid},
 };
 use crate::TensorRef;
@@ -29,11 +30,6 @@ const BOXES: u32 = 4;
 const SPLIT_DEPTH: i64 = 2048;
 /// Up to so many rows an expert a block is a race for memory.
 const MOST_ROWS: i64 = 16;
-/// Bytes of an expert's matrices from which on units are long enough for more than the fewest tokens; with lighter experts, measured on an
-/// H200, what ends a unit and begins the next takes more than two launches do.
-const HEAVY: i64 = 20 << 20;
-/// Units for each block below which they are made smaller.
-const ROUNDS: i64 = 2;
 
 /// The block's operands and what it makes of them.
 pub(super) struct Block<'a> {
@@ -59,6 +55,8 @@ pub(super) struct Block<'a> {
 pub(super) enum Finish<'a> {
     /// They go to scratch `[T · k, H]`, each where its id stands; the dispatch has listed the tiles.
     Rows(&'a Dispatched, usize),
+    /// The same, and when all are there their weighted sums are made.
+    Combined(&'a Dispatched, usize, &'a WeightedSum<'a>),
     /// Their sums by these weights `[T, k]` go to `[T, H]`, of this type; there are few tokens.
     Sums(&'a TensorRef, &'a TensorRef, DType),
 }
@@ -69,9 +67,6 @@ pub(super) struct Few {
     up: (Features, bool),
     down: bool,
     rows: u32,
-    heavy: bool,
-    /// Units of the first projection have half as many columns.
-    narrow: bool,
 }
 
 impl Few {
@@ -87,7 +82,7 @@ impl Few {
         } else if !rows_of_x.k.is(1) || ![rows_of_x.row, &x.layout.offset, depth, inner].into_iter().all(aligned) {
             return Err("rows do not lie in multiples of 16 bytes");
         }
-        let (Some(inner), Some(outer), Some(depth)) = (inner.as_const(), outer.as_const(), depth.as_const()) else {
+        let (Some(_), Some(outer), Some(_)) = (inner.as_const(), outer.as_const(), depth.as_const()) else {
             return Err("sizes are not known");
         };
         if outer / WEIGHT_ROWS > COUNTERS as i64 / 2 {
@@ -97,14 +92,13 @@ impl Few {
         if up == (Features::Stacked, true) {
             return Err("two matrices with contiguous rows");
         }
-        let bytes = inner * (lanes.len() as i64 * depth + outer) * 2;
         // Twice the average holds all rows of nearly every expert, if routing is even.
-        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32, heavy: bytes >= HEAVY, narrow: false })
+        Ok(Few { up, down: down_across, rows: 2 * MOST_ROWS as u32 })
     }
 
     /// Whether it is the fastest, too, for about so many rows an expert and more tokens than it orders by itself.
-    pub fn is_best_for(self, rows: Option<i64>) -> bool {
-        self.heavy && rows.is_some_and(|rows| rows <= MOST_ROWS)
+    pub fn is_best_for(rows: Option<i64>) -> bool {
+        rows.is_some_and(|rows| rows <= MOST_ROWS)
     }
 
     /// The same for a few tokens.
@@ -126,7 +120,8 @@ impl Few {
 
     /// Groups of consumers: while one multiplies the others finish their units, which takes a few round trips to L2.
     fn groups(self) -> u32 {
-        if self.rows <= 16 { 4 } else { 3 }
+        // With four, sums of sixteen rows go to local memory.
+        if self.rows <= 8 { 4 } else { 3 }
     }
 
     /// With a warp that loads weights and one that copies rows.
@@ -136,13 +131,7 @@ impl Few {
 
     /// Columns of the gated product in a unit.
     fn columns(self) -> i64 {
-        let whole = if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 };
-        if self.narrow { whole / 2 } else { whole }
-    }
-
-    /// Rows of weights in such a unit.
-    fn up_rows(self) -> i64 {
-        if self.narrow { WEIGHT_ROWS / 2 } else { WEIGHT_ROWS }
+        if self.up.0 == Features::Plain { WEIGHT_ROWS } else { WEIGHT_ROWS / 2 }
     }
 
     fn shared_bytes(self) -> u32 {
@@ -153,15 +142,11 @@ impl Few {
 }
 
 /// Where the kernel for few tokens runs: each of its sizes, with 1 where there are so many tokens and else 0.
-pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
-    let most = if few.heavy { TOKENS } else { FEWEST_TOKENS }.min(IDS / choices);
+pub(super) fn few_tokens(few: Few, tokens: &Dim, choices: i64) -> Vec<(Few, Dim)> {
+    let most = TOKENS.min(IDS / choices);
     let above = |limit: i64| Dim::min(&tokens.floor_div(&Dim::from(limit + 1)), &Dim::from(1));
     let beyond_8 = above(most.min(FEWEST_TOKENS));
-    // One token's units are few: with smaller ones no block has the double of what another has.
-    let units = inner.as_const().map_or(i64::MAX, |inner| choices * inner / few.columns());
-    let narrow = few.up == (Features::Stacked, false) && units < ROUNDS * resident_grid(target).as_const().unwrap_or(0);
-    let fewest = Few { narrow, ..few.of_tokens(8) };
-    let cases = [(fewest, Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
+    let cases = [(few.of_tokens(8), Dim::from(1) - beyond_8.clone()), (few.of_tokens(16), beyond_8 - above(most))];
     cases.into_iter().filter(|(_, when)| most > 0 && !when.is(0)).collect()
 }
 
@@ -169,7 +154,11 @@ pub(super) fn few_tokens(target: Target, few: Few, inner: &Dim, tokens: &Dim, ch
 pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &Finish<'_>, when: Dim) -> Emit<()> {
     let dtype = block.x.dtype;
     let ty = ctype::storage(dtype)?;
-    let what = if matches!(finish, Finish::Rows(..)) { "rows" } else { "tokens" };
+    let what = match finish {
+        Finish::Rows(..) => "rows",
+        Finish::Combined(..) => "block",
+        Finish::Sums(..) => "tokens",
+    };
     let mut kernel = Kernel::new(format!("moe_{dtype}_few_{what}_{}", few.rows));
     let depth = block.x.layout.shape[1].clone();
     let (inner, outer, choices) = (block.lanes[0].layout.shape[1].clone(), block.down.layout.shape[1].clone(), block.choices);
@@ -188,15 +177,27 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     let k = kernel.dim(&depth);
     let (columns, rows, groups) = (few.columns(), few.rows, few.groups());
     let mut waits = vec![x.clone()];
+    let mut end = String::new();
     let (slots, count, store) = match *finish {
-        Finish::Rows(dispatched, to) => {
+        Finish::Rows(dispatched, to) | Finish::Combined(dispatched, to, _) => {
             let tiles = kernel.scratch("const RowTile", dispatched.tiles);
             let tile_count = kernel.scratch("const i32", dispatched.tile_count);
             let order = kernel.scratch("const i32", dispatched.order.unwrap_or(dispatched.tiles));
             let to = kernel.scratch(ty, to);
             waits.extend([tiles.clone(), tile_count.clone(), order.clone()]);
             let project = project(&mut kernel, block, "sums[c][r]")?;
-            let store = format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            let mut store =
+                format!("{ty} result;\n{project}{to}[(i64)slots.id_of(slot.start + r) * {h} + column] = result;\n}}\n");
+            if let Finish::Combined(_, _, sum) = finish {
+                store += "few_projected(counters.done);\n";
+                let (text, reads) = sum.text(&mut kernel, &to)?;
+                waits.extend(reads);
+                let (all, width, threads) = (kernel.dim(&elements(sum.out)), sum.width(), few.threads());
+                end = format!(
+                    "few_wait(counters.done, plan.slots * plan.downs);\n\
+                     for (i64 at = ((i64)blockIdx.x * {threads} + threadIdx.x) * {width}; at < {all}; at += (i64)gridDim.x * {threads} * {width}) {{\n{text}}}\n"
+                );
+            }
             (format!("const ListedSlots slots{{{tiles}, {order}}};\n"), format!("*{tile_count}"), store)
         }
         Finish::Sums(weights, out, target) => {
@@ -212,7 +213,7 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
     };
     let waits: String = waits.iter().map(|pointer| format!("read_from_here({pointer});\n")).collect();
     let body = format!(
-        "using Shape = FewShape<{ty}, {rows}, {}, {groups}, {}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
+        "using Shape = FewShape<{ty}, {rows}, {}, {groups}>;\nextern __shared__ char shared[];\n__shared__ FewSums<Shape> all_sums[{groups}];\n\
          if (threadIdx.x == Shape::consumers) {{\n{prefetch}}}\nFewRing<Shape> ring(shared);\nwait_for_kernel_before();\n{waits}\
          const FewCounters counters({counters}, (int)(({h} + 63) / 64));\nconst int claimed = few_claim<Shape>(counters);\n{slots}\
          const FewPlan plan{{{count}, (int)(({i} + {columns} - 1) / {columns}), (int)(({h} + 63) / 64), {splits}, (int){}, (int){k}, (int){i}}};\n\
@@ -231,9 +232,8 @@ pub(super) fn emit(emitter: &mut Emitter, block: &Block<'_>, few: Few, finish: &
          }} else if (threadIdx.x < Shape::consumers + 32) {{\n{load}\
          if (threadIdx.x == Shape::consumers) few_weights(ring, plan, slots, counters.claimed, claimed, load);\n\
          // The whole warp goes on together: a block's barrier counts warps.\n__syncwarp();\n}} else {{\n\
-         few_rows(ring, plan, slots, counters, {x}, {stride}, {choices}, {activations});\n}}\nfew_leave(counters, plan);\n",
+         few_rows(ring, plan, slots, counters, {x}, {stride}, {choices}, {activations});\n}}\n{end}few_leave(counters, plan);\n",
         few.stages(),
-        few.up_rows(),
         kernel.dim(&split_depth),
         few.up.1,
         few.down,
@@ -312,7 +312,7 @@ fn sums(
 fn load_weights(kernel: &mut Kernel, block: &Block<'_>, few: Few) -> (String, String) {
     let (feature, across) = few.up;
     let stacked = feature == Features::Stacked;
-    let height = if stacked { few.columns() as u32 } else { 64 };
+    let height = if stacked { 32 } else { 64 };
     let mut lines = |which: (Features, bool), weights: &[&TensorRef], depth: &Dim, height: u32, first: &str| {
         let names: Vec<String> = maps(which, weights, depth, height).into_iter().map(|map| kernel.tensor_map(map)).collect();
         let mut text = String::new();
@@ -377,20 +377,17 @@ mod tests {
     /// Rows of the kernels that run, by themselves ordering rows, at so many tokens.
     fn rows(few: Few, tokens: i64, choices: i64) -> Vec<u32> {
         let bindings = Bindings::from([("t".into(), tokens)]);
-        let cases = few_tokens(Target { arch: 90 }, few, &Dim::from(14336), &Dim::symbol("t"), choices).into_iter();
+        let cases = few_tokens(few, &Dim::symbol("t"), choices).into_iter();
         cases.filter(|(_, when)| when.eval(&bindings) == Ok(1)).map(|(few, _)| few.rows).collect()
     }
 
     #[test]
-    fn heavy_experts_run_in_one_launch_for_more_tokens() {
-        let (heavy, light) = (few(4096, 14336).unwrap(), few(2048, 768).unwrap());
-        let found = |few| [1, 8, 9, 16, 17].map(|tokens| rows(few, tokens, 2));
-        assert_eq!(found(heavy), [vec![8], vec![8], vec![16], vec![16], vec![]]);
-        assert_eq!(found(light), [vec![8], vec![8], vec![], vec![], vec![]]);
-        assert_eq!([Some(16), Some(17), None].map(|rows| heavy.is_best_for(rows)), [true, false, false]);
-        assert!(!light.is_best_for(Some(1)));
+    fn experts_with_few_rows_run_in_one_launch() {
+        let few = few(4096, 14336).unwrap();
+        assert_eq!([1, 8, 9, 16, 17].map(|tokens| rows(few, tokens, 2)), [vec![8], vec![8], vec![16], vec![16], vec![]]);
+        assert_eq!([Some(16), Some(17), None].map(Few::is_best_for), [true, false, false]);
         // More ids than a block has room for.
-        assert_eq!([8, 9].map(|tokens| rows(heavy, tokens, 30)), [vec![8], vec![]]);
+        assert_eq!([8, 9].map(|tokens| rows(few, tokens, 30)), [vec![8], vec![]]);
     }
 
     #[test]

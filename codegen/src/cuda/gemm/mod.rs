@@ -1,5 +1,6 @@
 //! Matrix products: one generator of main loop × operand loader × scheduler × epilogue program.
 
+mod block_way;
 mod bulk;
 mod dense;
 mod dispatch;
@@ -24,11 +25,15 @@ mod ordered;
 mod outer_column;
 mod outer_wgmma;
 mod product;
+mod router;
+mod router_tile;
 mod stream;
 mod swapped;
+mod weighted_sum;
 mod wgmma;
 mod widened;
 
+pub(super) use block_way::ways as block_ways;
 pub(super) use dispatch::Order;
 pub(super) use expert_contract::expert_contract;
 pub(super) use expert_outer::expert_outer;
@@ -36,4 +41,5 @@ pub(super) use experts::{expert_matmul, grouped_mm};
 pub(super) use moe::moe;
 pub(super) use ordered::find as ordered_buffers;
 pub(super) use product::{contract, dense_glu, matmul};
+pub(super) use router::{Routers, router};
 pub(super) use widened::Widened;

@@ -2,19 +2,16 @@
 
 use super::{
     super::{
-        ctype,
-        emitter::{Emitter, elements, flat, optional, tensor},
+        emitter::{Emitter, elements, optional, tensor},
         error::{Emit, Unsupported},
-        kernel::{Code, Header, Kernel, divisible},
     },
+    block_way::{Way, Ways},
     dispatch,
     epilogue::with_biases,
-    expert_product::{Engine, ExpertProduct, Rows, Target},
+    expert_product::{ExpertProduct, Rows, Target},
     experts::experts_of,
-    few::{self, Block, Few, Finish, few_tokens},
-    main_loop::{MainLoop, RowCount},
-    swapped::{Swapped, Variant},
-    wgmma::{Strides, Wgmma},
+    few::{self, Block, Finish},
+    weighted_sum::WeightedSum,
 };
 use crate::{Step, TensorRef};
 use eglu_ir::{DType, Dim, Program, ops::Moe, program::InstrOp};
@@ -34,16 +31,8 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     if op.program.results.len() != 1 {
         return Err(Unsupported::new("a gating program has one result"));
     }
-    let few = Few::choose(emitter.target, x, &lanes, down).ok();
-    let all = &rows;
-    let mut ways = RowCount::chosen(RowCount::by_expert(emitter.target, x.dtype, all, experts), |rows| {
-        let few = few.filter(|few| few.is_best_for(rows));
-        few.map_or_else(|| Way::Products(engines(emitter, x, &lanes, down, (rows, all))), Way::Few)
-    });
-    let tokens = few.map_or_else(Vec::new, |few| few_tokens(emitter.target, few, &inner, &ids.layout.shape[0], choices));
-    // So few tokens are few rows for each expert.
-    ways[0].1 = tokens.iter().fold(ways[0].1.clone(), |when, (_, fewer)| when - fewer.clone());
-    ways.retain(|(_, when)| !when.is(0));
+    let ways = Ways::of(emitter, step)?;
+    let (heights, Ways { tokens, any }) = (ways.heights(), ways);
 
     let bytes = |dtype: DType| Dim::from(dtype.size() as i64);
     let activations = emitter.scratch("moe_activations", rows.clone() * inner.clone() * bytes(x.dtype));
@@ -73,20 +62,27 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
     for (few, when) in tokens {
         few::emit(emitter, &block, few, &Finish::Sums(weights, &step.outputs[0], op.dtype), when)?;
     }
-    let Some(any) = ways.iter().map(|(_, when)| when.clone()).reduce(|any, when| any + when) else {
+    if any.is_empty() {
         return Ok(());
-    };
+    }
+    let sum = WeightedSum { rows: x.dtype, ids, weights, out: &step.outputs[0], dtype: op.dtype, experts };
+    let mut left = Dim::from(0);
     let outputs = emitter.scratch("moe_rows", rows.clone() * outer.clone() * bytes(x.dtype));
-    let heights: Vec<dispatch::Height> = ways.iter().map(|(way, when)| (way.tile(), when.clone())).collect();
     let dispatched = dispatch::by_ids(emitter, ids, experts, &heights, false)?;
-    for (way, when) in ways {
+    for (way, when) in any {
         let (up, down_engine) = match way {
+            Way::Single(few) => {
+                few::emit(emitter, &block, few, &Finish::Combined(&dispatched, outputs, &sum), when)?;
+                continue;
+            }
             Way::Few(few) => {
+                left = left + when.clone();
                 few::emit(emitter, &block, few, &Finish::Rows(&dispatched, outputs), when)?;
                 continue;
             }
             Way::Products(engines) => engines,
         };
+        left = left + when.clone();
         let gated = ExpertProduct {
             name: "moe_up",
             dtype: x.dtype,
@@ -126,94 +122,5 @@ pub(in super::super) fn moe(emitter: &mut Emitter, step: &Step, op: &Moe) -> Emi
         gated.emit(emitter)?;
         projected.emit(emitter)?;
     }
-    emitter.only(any, |emitter| combine(emitter, step, op, ids, weights, outputs, experts))
-}
-
-/// How a block runs.
-#[derive(Clone, Copy, PartialEq)]
-enum Way {
-    /// Both projections in one launch.
-    Few(Few),
-    /// A launch for each.
-    Products((Engine, Engine)),
-}
-
-impl Way {
-    fn tile(self) -> (i64, i64) {
-        match self {
-            Way::Few(few) => few.tile(),
-            Way::Products((up, _)) => up.tile(),
-        }
-    }
-}
-
-/// The engines of a block's products, over one list of row tiles: `lanes` side by side, then `down`.
-/// There are about so many rows an expert, of so many in all.
-fn engines(
-    emitter: &Emitter,
-    x: &TensorRef,
-    lanes: &[&TensorRef],
-    down: &TensorRef,
-    (rows, all): (Option<i64>, &Dim),
-) -> (Engine, Engine) {
-    let (inner, outer) = (&lanes[0].layout.shape[1], &down.layout.shape[1]);
-    let activations = Strides { row: inner, k: &Dim::from(1), bases: vec![] };
-    let swapped = |rows_of: &Strides<'_>, depth: &Dim, weights: &[&TensorRef]| {
-        Swapped::choose(emitter.target, [x.dtype; 2], Variant::of(rows, all), rows_of, depth, weights)
-    };
-    let up = swapped(&Strides::of_rows(x), &x.layout.shape[1], lanes);
-    if let (Ok(up), Ok(down)) = (up, swapped(&activations, inner, &[down])) {
-        return (Engine::Swapped(up), Engine::Swapped(down));
-    }
-    let choose =
-        |x_strides: &Strides<'_>, weights: &[&TensorRef]| Wgmma::choose(emitter.target, x.dtype, rows, x_strides, weights);
-    match (choose(&Strides::of_rows(x), lanes), choose(&activations, &[down])) {
-        (Ok(up), Ok(down)) => (Engine::Clusters(up), Engine::Clusters(down)),
-        (Err(why), _) | (_, Err(why)) => {
-            let block = |lanes, columns: &Dim| MainLoop::choose(emitter.target, x.dtype, lanes, rows, columns.as_const());
-            let (up, down) = block(lanes.len(), inner).over_same_rows(block(1, outer));
-            (Engine::Blocks(up, why), Engine::Blocks(down, why))
-        }
-    }
-}
-
-/// The sum over each token's experts in f32; rows whose id names no expert were never written and count for nothing.
-fn combine(
-    emitter: &mut Emitter,
-    step: &Step,
-    op: &Moe,
-    ids: &TensorRef,
-    weights: &TensorRef,
-    rows: usize,
-    experts: i64,
-) -> Emit<()> {
-    let (x, out) = (tensor(step, 0)?, &step.outputs[0]);
-    let columns = out.layout.shape[1].clone();
-    let width: i64 = if divisible(&columns, 8) && x.dtype.size() == 2 { 8 } else { 1 };
-    let mut kernel = Kernel::new(format!("moe_combine_{}", op.dtype));
-    let (stored, target) = (ctype::storage(x.dtype)?, ctype::storage(op.dtype)?);
-    let ty = if x.dtype == DType::F64 { "double" } else { "float" };
-    let from = kernel.scratch(&format!("const {stored}"), rows);
-    let (id, scale, to) = (kernel.read(ids)?, kernel.read(weights)?, kernel.write(out)?);
-    let total = elements(out);
-    let (n, all) = (kernel.dim(&columns), kernel.dim(&total));
-    let choices = kernel.dim(&ids.layout.shape[1]);
-    let id_at = kernel.offset(&["t".into(), "j".into()], &ids.layout.strides);
-    let scale_at = kernel.offset(&["t".into(), "j".into()], &weights.layout.strides);
-    let overlaps = emitter.target.arch >= 90;
-    let wait: String = [&from, &id, &scale].map(|pointer| format!("read_from_here({pointer});\n")).concat();
-    let (headers, wait) =
-        if overlaps { (vec![Header::Hopper], format!("wait_for_kernel_before();\n{wait}")) } else { (vec![], String::new()) };
-    let body = format!(
-        "{wait}const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * {width};\nif (at >= {all}) return;\nconst i64 t = at / {n}, h = at % {n};\n\
-         {ty} sum[{width}] = {{}};\n#pragma unroll\nfor (i64 j = 0; j < {choices}; j++) {{\nconst i64 expert = (i64){id}[{id_at}];\n\
-         if (expert < 0 || expert >= {experts}) continue;\nconst {ty} weight = ({ty})up({scale}[{scale_at}]);\n\
-         const Pack<{stored}, {width}> row = *(const Pack<{stored}, {width}>*)({from} + (t * {choices} + j) * {n} + h);\n\
-         #pragma unroll\nfor (int e = 0; e < {width}; e++) sum[e] += weight * ({ty})up(row.at[e]);\n}}\n\
-         Pack<{target}, {width}> result;\n#pragma unroll\nfor (int e = 0; e < {width}; e++) result.at[e] = cast<{target}>(sum[e]);\n\
-         *(Pack<{target}, {width}>*)({to} + at) = result;\n"
-    );
-    let code = Code { headers, body, threads: [256, 1], overlaps, ..Code::default() };
-    emitter.launch(kernel, code, flat(total.ceil_div(256 * width)));
-    Ok(())
+    emitter.only(left, |emitter| sum.emit(emitter, outputs))
 }

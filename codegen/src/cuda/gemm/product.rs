@@ -63,7 +63,7 @@ pub(in super::super) fn dense_glu(emitter: &mut Emitter, step: &Step, op: &Dense
     emit(emitter, step, Product::new("dense_glu", x.clone(), vec![gate.clone(), up.clone()], captures, &program))
 }
 
-fn transposed(b: &TensorRef) -> TensorRef {
+pub(super) fn transposed(b: &TensorRef) -> TensorRef {
     let rank = b.layout.shape.len();
     let dims: Vec<usize> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
     TensorRef { layout: b.layout.permute(&dims), ..b.clone() }
@@ -92,7 +92,7 @@ pub(super) struct Walked {
 }
 
 impl Walked {
-    fn new(step: &Step, product: &mut Product<'_>) -> Emit<Walked> {
+    pub fn new(step: &Step, product: &mut Product<'_>) -> Emit<Walked> {
         let mut shape = product.shape(step);
         if product.a.layout.shape.len() == 1 {
             product.a.layout.shape.insert(0, Dim::from(1));
@@ -148,7 +148,7 @@ pub(super) fn k_stride(matrix: &TensorRef) -> Dim {
 
 impl<'a> Product<'a> {
     /// A product all of whose results are outputs.
-    fn new(
+    pub fn new(
         name: &'static str,
         a: TensorRef,
         bs: Vec<TensorRef>,
@@ -241,8 +241,20 @@ impl<'a> Product<'a> {
         run: usize,
         staged: Option<usize>,
     ) -> Emit<Epilogue<'_>> {
-        let captures = self.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
         let outputs = self.places(kernel, step, walked, batch)?;
+        Ok(Epilogue { staged, ..self.storing_to(outputs, kernel, walked, batch, run)? })
+    }
+
+    /// The same with results that go to other places.
+    pub fn storing_to(
+        &self,
+        outputs: Vec<Place>,
+        kernel: &mut Kernel,
+        walked: &Walked,
+        batch: &[String],
+        run: usize,
+    ) -> Emit<Epilogue<'_>> {
+        let captures = self.captures.iter().map(|c| kernel.read(c)).collect::<Emit<Vec<_>>>()?;
         let mut place = |pointer: &String, operand: usize, column_stride: Dim| Place {
             pointer: pointer.clone(),
             base: kernel.offset(batch, &walked.batches.strides[operand]),
@@ -262,7 +274,7 @@ impl<'a> Product<'a> {
             dropped: None,
             empty: None,
             run,
-            staged,
+            staged: None,
             parts: &[],
             folded: None,
         };

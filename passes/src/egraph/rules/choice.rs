@@ -157,6 +157,9 @@ pub fn other_ids(site: &Site<'_>, class: Id) -> Option<String> {
                     let why = "experts are chosen one at a time, each as the largest of what is left (argmax): no top-k of one set of scores";
                     return Some(why.into());
                 }
+                Op::Pointwise(Pointwise::Where) if operands.first().is_some_and(|&mask| is_open(site, mask)) => {
+                    return Some("chosen ids are replaced by others (`where`), as where one choice is to use no expert".into());
+                }
                 Op::Index(_) if operands.first().is_some_and(|&table| is_table(site, table)) => {
                     return Some("experts are looked up in a table, not chosen by scores".into());
                 }
@@ -169,6 +172,11 @@ pub fn other_ids(site: &Site<'_>, class: Id) -> Option<String> {
         }
     }
     None
+}
+
+/// Nothing is known of what a mask holds.
+fn is_open(site: &Site<'_>, mask: Id) -> bool {
+    site.fact(mask).is_none_or(|fact| fact.range.as_const().is_none())
 }
 
 /// Integers that enter the graph as a weight.

@@ -1,6 +1,5 @@
 //! The zip container of an archive, memory-mapped: opening reads the directory, and entries stay in the file until asked for.
 
-use super::ImportError;
 use indexmap::IndexMap;
 use memmap2::Mmap;
 use std::{
@@ -14,6 +13,22 @@ use zip::{
     CompressionMethod, ZipArchive,
     read::{ArchiveOffset, Config},
 };
+
+/// Why an archive, or an entry of it, cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ArchiveError {
+    #[error("cannot open {}: {source}", path.display())]
+    Open { path: PathBuf, source: std::io::Error },
+    #[error("{} is no archive of torch.export.save: it does not begin as a zip file does", path.display())]
+    NoArchive { path: PathBuf },
+    #[error("{} is no complete zip archive ({why}): the file may be truncated or still being written; copy or export it again", path.display())]
+    Zip { path: PathBuf, why: String },
+    #[error("{}: the entry `{entry}` cannot be read: {why}", path.display())]
+    Entry { path: PathBuf, entry: String, why: String },
+    #[error("{}: the entry `{entry}` would take {bytes} bytes in memory, more than the {limit} allowed", path.display())]
+    TooLarge { path: PathBuf, entry: String, bytes: u64, limit: u64 },
+}
 
 /// Entries read whole (JSON) may not take more than this, whatever the archive says: a zip bomb ends here.
 const WHOLE_LIMIT: u64 = 1 << 30;
@@ -56,17 +71,17 @@ pub struct Entry {
 
 impl Archive {
     /// Maps the file and reads its directory.
-    pub fn open(path: &Path) -> Result<Archive, ImportError> {
+    pub fn open(path: &Path) -> Result<Archive, ArchiveError> {
         let opened = File::open(path).and_then(|file| {
             // SAFETY: the map is only read; whoever truncates the file meanwhile breaks it for every reader of files by map.
             unsafe { Mmap::map(&file) }
         });
-        let map = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
+        let map = opened.map_err(|source| ArchiveError::Open { path: path.into(), source })?;
         let map = Arc::new(map);
         let other = !b"PK".starts_with(&map[..map.len().min(2)]);
         let broken = |why: String| match other {
-            true => ImportError::NoArchive { path: path.into() },
-            false => ImportError::Zip { path: path.into(), why },
+            true => ArchiveError::NoArchive { path: path.into() },
+            false => ArchiveError::Zip { path: path.into(), why },
         };
         // Archives begin at the start of their file. To look for another start, as for zips with something in front, would find that of a
         // zip within: sample inputs are one, and the last directory of a file that is cut short is theirs.
@@ -77,7 +92,7 @@ impl Archive {
         for i in 0..zip.len() {
             let file = zip.by_index_raw(i).map_err(|e| broken(e.to_string()))?;
             let name = file.name().map_err(|e| broken(e.to_string()))?.into_owned();
-            let damaged = |why: &str| ImportError::Entry { path: path.into(), entry: name.clone(), why: why.into() };
+            let damaged = |why: &str| ArchiveError::Entry { path: path.into(), entry: name.clone(), why: why.into() };
             if !file.is_file() {
                 continue;
             }
@@ -133,13 +148,13 @@ impl Archive {
     }
 
     /// The whole entry, for descriptions: fails where it would take more than a gigabyte.
-    pub fn read(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>, ImportError> {
+    pub fn read(&self, name: &str) -> Result<Option<Cow<'_, [u8]>>, ArchiveError> {
         let Some(entry) = self.entry(name) else { return Ok(None) };
         if entry.size > WHOLE_LIMIT {
             let (path, entry, bytes) = (self.path.clone(), name.into(), entry.size);
-            return Err(ImportError::TooLarge { path, entry, bytes, limit: WHOLE_LIMIT });
+            return Err(ArchiveError::TooLarge { path, entry, bytes, limit: WHOLE_LIMIT });
         }
-        let damaged = |why| ImportError::Entry { path: self.path.clone(), entry: name.into(), why };
+        let damaged = |why| ArchiveError::Entry { path: self.path.clone(), entry: name.into(), why };
         self.bytes(entry).map(Some).map_err(damaged)
     }
 

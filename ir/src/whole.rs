@@ -18,11 +18,30 @@ const PART: &str = ".part";
 ///
 /// The file is open for reading, too. Folders are not made; a folder, a device or a pipe in the file's place is refused.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    replace(path, |file, _| write(file))
+}
+
+/// As [`write_whole`], for writers that open files on their own: `write` gets the name of the part, which is there and empty.
+pub fn write_whole_by_name(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    replace(path, |_, part| write(part))
+}
+
+/// Where a link leads, as renaming would put a file in the link's place.
+pub fn place_of(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// True for devices and pipes, which are written to as they are.
+pub fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
+}
+
+fn replace(path: &Path, write: impl FnOnce(&mut File, &Path) -> io::Result<()>) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is something that is no file"));
     }
     let (part, mut file) = claim(path)?;
-    let written = write(&mut file).and_then(|()| fs::rename(&part, path));
+    let written = write(&mut file, &part).and_then(|()| fs::rename(&part, path));
     match &written {
         // What matters is the first error.
         Err(_) => drop(fs::remove_file(&part)),

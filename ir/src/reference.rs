@@ -2,14 +2,18 @@
 //!
 //! Complex tensors travel as real ones with a trailing axis of two, as the format's tools outside of PyTorch have it.
 
-use crate::{DType, Tensor, tensor::TensorError};
+use crate::{
+    DType, Tensor,
+    tensor::TensorError,
+    whole::{is_stream, place_of, write_whole_by_name},
+};
 use indexmap::IndexMap;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors, View, tensor::Metadata};
 use std::{
     borrow::Cow,
-    fs::{self, File},
-    io::Write as _,
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -129,34 +133,18 @@ impl View for Written<'_> {
     }
 }
 
-/// Removes an unfinished file.
-struct Unfinished<'a>(&'a Path);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        // A leftover that cannot be removed does no harm beyond its space.
-        let _ = fs::remove_file(self.0);
-    }
-}
-
-/// Writes tensors to a file: whole or not at all, by way of a file beside it that is renamed at the end. A device or a pipe is written to, and
-/// a link is followed, since renaming would put a file in their place.
+/// Writes tensors to a file: whole or not at all. A device or a pipe is written to, and a link is followed.
 pub fn write_tensors<'a>(path: &Path, tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), ReferenceError> {
-    let failed = |why: String| ReferenceError::Write { path: path.into(), why };
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    if fs::metadata(&place).is_ok_and(|data| !data.is_file() && !data.is_dir()) {
-        let bytes = safetensors::serialize(written(tensors), None).map_err(|e| failed(e.to_string()))?;
-        let mut stream = fs::OpenOptions::new().write(true).open(&place).map_err(|e| failed(e.to_string()))?;
-        return stream.write_all(&bytes).map_err(|e| failed(e.to_string()));
-    }
-    let path = &*place;
-    let name = path.file_name().ok_or_else(|| failed("it names no file".into()))?;
-    let unfinished = path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id()));
-    let guard = Unfinished(&unfinished);
-    safetensors::serialize_to_file(written(tensors), None, &unfinished).map_err(|e| failed(e.to_string()))?;
-    fs::rename(&unfinished, path).map_err(|e| failed(e.to_string()))?;
-    std::mem::forget(guard);
-    Ok(())
+    let tensors = written(tensors);
+    let write = || -> io::Result<()> {
+        let place = place_of(path);
+        if is_stream(&place) {
+            let bytes = safetensors::serialize(tensors, None).map_err(io::Error::other)?;
+            return OpenOptions::new().write(true).open(&place)?.write_all(&bytes);
+        }
+        write_whole_by_name(&place, |part| safetensors::serialize_to_file(tensors, None, part).map_err(io::Error::other))
+    };
+    write().map_err(|cause| ReferenceError::Write { path: path.into(), why: cause.to_string() })
 }
 
 fn written<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Vec<(&'a str, Written<'a>)> {
@@ -166,6 +154,7 @@ fn written<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[cfg(unix)]
     #[test]
