@@ -69,7 +69,13 @@ struct Siblings<'a> {
     reductions: Vec<NodeId>,
 }
 
-/// Reductions over the same dims that read something in common, as far as none depends on another.
+/// True if one node reads this reduction and one of the others, as a mean that divides two sums.
+fn meets(partition: &Partition<'_>, others: &[NodeId], id: NodeId) -> bool {
+    let readers = partition.users(id);
+    others.iter().flat_map(|&other| partition.users(other)).any(|reader| readers.contains(reader))
+}
+
+/// Reductions over the same dims that read something in common, or that one node reads, as far as none depends on another.
 fn siblings(partition: &Partition<'_>) -> Vec<Vec<NodeId>> {
     let mut sets: Vec<Siblings<'_>> = Vec::new();
     for &id in partition.order.iter().filter(|&&id| partition.kind(id) == Kind::Single) {
@@ -79,7 +85,7 @@ fn siblings(partition: &Partition<'_>) -> Vec<Vec<NodeId>> {
             let alike = set.shape == shape && set.reduce.dims == reduce.dims && set.reduce.keepdim == reduce.keepdim;
             let tensors = set.sources.union(&sources).count();
             alike
-                && !set.sources.is_disjoint(&sources)
+                && (!set.sources.is_disjoint(&sources) || meets(partition, &set.reductions, id))
                 && tensors <= SHARED
                 && partition.is_convex(&[set.reductions.as_slice(), &[id]].concat())
         };
