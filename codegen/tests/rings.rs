@@ -1,10 +1,14 @@
-//! What kernels keep in shared memory is within what their launches ask for, for lines of any length.
+//! What kernels keep in shared memory is within what their launches ask for, for lines of any length; what they keep in device memory stays
+//! small.
 
 use eglu_codegen::{
     cuda::{Target, emit},
     lower,
 };
-use eglu_ir::{DType, Dim, Graph, OutputKind, TensorType, ops::Softmax};
+use eglu_ir::{
+    Bindings, DType, Dim, Graph, OutputKind, TensorType,
+    ops::{Axes, Reduce, ReduceKind, Softmax},
+};
 
 /// The number after `text` in `source`.
 fn number(source: &str, text: &str) -> i64 {
@@ -66,4 +70,20 @@ fn kept_lines_fit_into_what_is_asked_for() {
         }
     }
     assert!(kept > 300, "{kept} kernels keep lines");
+}
+
+#[test]
+fn blocks_that_share_lines_have_sizes_of_a_run() {
+    let mut graph = Graph::new("sum");
+    let [planes, rows, columns] = ["planes", "rows", "columns"].map(Dim::symbol);
+    let x = graph.add_input("x", TensorType::new(DType::I8, [planes, rows, columns]));
+    let op = Reduce { kind: ReduceKind::Sum, dims: Axes::from_slice(&[1]), keepdim: false, dtype: DType::I64 };
+    let y = graph.add_call("y", op.into(), [x.into()]).unwrap();
+    graph.add_output(y.into(), OutputKind::User);
+    let plan = emit(&lower(&graph).unwrap(), Target { arch: 90 }).unwrap();
+    let sizes = Bindings::from([("planes".into(), 64), ("rows".into(), 4096), ("columns".into(), 1024)]);
+    let bytes: i64 = plan.scratch.iter().map(|scratch| scratch.bytes.eval(&sizes).unwrap()).sum();
+    assert!((1..1 << 24).contains(&bytes), "{bytes} bytes of partial sums");
+    let blocks = plan.launches.iter().map(|launch| launch.grid.iter().map(|dim| dim.eval(&sizes).unwrap()).product::<i64>());
+    assert_eq!(blocks.collect::<Vec<_>>(), [768]);
 }

@@ -80,15 +80,14 @@ pub(super) fn more_than(dim: &Dim, n: i64) -> Dim {
 /// Steps of its loop that a block has at least where blocks are more than the card takes at once: what begins and ends a block is little then.
 const STEPS: i64 = 10;
 
-/// How many blocks share a line (or a group of lines) of so many `steps`: as many as are at work at once, `wave`, or a multiple where that
-/// leaves each enough to do, so that little of the card is idle while the last are at work.
+/// How many blocks share a line (or a group of lines) of so many `steps`: as many as are at work at once, `wave`, or up to four times as many
+/// where that leaves each enough to do, so that little of the card is idle while the last are at work.
 pub(super) fn splits(wave: u32, lines: &Dim, steps: &Dim) -> Dim {
-    let one = Dim::from(1);
-    let filling = |rounds: u32| Dim::max(&Dim::from(i64::from(rounds * wave)).floor_div(&Dim::max(lines, &one)), &one);
-    let [once, twice, often] = [1, 2, 4].map(filling);
-    let enough = |splits: &Dim| Dim::min(&steps.floor_div(&(splits.clone() * Dim::from(STEPS))), &one);
-    let least = Dim::max(&Dim::min(&once, steps), &one);
-    least.clone() + enough(&twice) * (twice.clone() - least) + enough(&often) * (often - twice)
+    let (one, wave) = (Dim::from(1), i64::from(wave));
+    let rounds = (steps.clone() * lines.clone()).floor_div(&Dim::from(STEPS * wave));
+    let rounds = Dim::max(&Dim::min(&rounds, &Dim::from(4)), &one);
+    let wanted = (rounds * Dim::from(wave)).floor_div(&Dim::max(lines, &one));
+    Dim::max(&Dim::min(&wanted, steps), &one)
 }
 
 /// Elements of the smallest type that 16 bytes hold, as long as the largest type's group stays within 64.
