@@ -110,8 +110,7 @@ fn routers_of_other_kinds_are_told_beside_the_block() {
         (ids, skipped, "chosen ids are replaced by others"),
     ] {
         let report = report(MIXTRAL, &[(piece, other)]);
-        let kinds: Vec<&str> = report["sites"].as_array().unwrap().iter().filter_map(|site| site["kind"].as_str()).collect();
-        assert!(kinds.contains(&"moe") && !kinds.contains(&"route"), "{words}: {kinds:?}");
+        assert!(report["sites"].as_array().unwrap().iter().any(|site| site["kind"] == "moe"), "{words}: {}", report["sites"]);
         let refused = report["refused"].as_array().unwrap();
         let named = |miss: &&Value| miss["rule"] == "router" && miss["condition"] == "routed-by-scores";
         let miss = refused.iter().find(named).unwrap_or_else(|| panic!("{words}: {refused:#?}"));

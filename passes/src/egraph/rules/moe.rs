@@ -151,7 +151,7 @@ fn weights_in_other_order(site: &Site<'_>) -> Option<String> {
     let (p, w) = (site.id("?p"), site.id("?w"));
     let rows = site.fact(p).filter(|fact| fact.permutation).map(|fact| fact.ty.shape[0].clone())?;
     let by_expert = ops(site, site.id("?y")).iter().any(|(op, _)| matches!(op, Op::ExpertMatmul(_)));
-    if !by_expert || site.extent("?w", 0) != Some(rows) || site.gathered_by(w, p).is_some() {
+    if !by_expert || site.ty("?w").map(|ty| ty.numel()) != Some(rows) || site.gathered_by(w, p).is_some() {
         return None;
     }
     let picked = ops(site, w).into_iter().find_map(|(op, operands)| match (op, &operands[..]) {
