@@ -74,11 +74,28 @@ fn memory_is_shown_as_it_is_used() {
     assert!(peak(&[]) < peak(&["--no-fuse"]), "fused values need no place");
 }
 
+/// What the file holds takes the place of the model's own; what it lacks stays in use.
 #[test]
 fn weights_come_from_another_file() {
-    // The inputs file holds no weight the model knows, so its own stay in use.
     let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
-    eglu(["run", &model, "--inputs", &io, "--expect", &io, "--weights", &io]).success();
+    let weights = import(Path::new(&model)).unwrap().weights;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let file = path.to_str().unwrap();
+    let run = || eglu(["run", &model, "--inputs", &io, "--expect", &io, "--weights", file]);
+    for name in weights.names() {
+        let own = weights.get(name).unwrap();
+        write_tensors(&path, [(&**name, &own)]).unwrap();
+        run().success();
+        write_tensors(&path, [(&**name, &Tensor::zeros(own.dtype(), own.shape()).unwrap())]).unwrap();
+        run().error(1, &["differ"]);
+    }
+}
+
+#[test]
+fn a_file_without_any_of_the_weights_is_refused() {
+    let (model, io) = (fixture("llama.block.pt2"), fixture("llama.block.io.safetensors"));
+    eglu(["run", &model, "--inputs", &io, "--expect", &io, "--weights", &io]).error(1, &["holds none of the weights"]);
 }
 
 /// Archives of PyTorch 2.5 to 2.8 pickle their weights: the newer of them entry by entry, the older all in one file. What is pickled is

@@ -92,8 +92,13 @@ fn by_running(c: &mut Call<'_, '_>) -> Built<Value> {
     c.cast(result, ty.dtype)
 }
 
-/// By running statistics, or where the layer keeps none by those of the batch.
+/// By running statistics, or in training by those of the batch. No elements are passed on whatever their shape, and move no running
+/// statistics; the core forms refuse them.
 pub fn batch_norm(c: &mut Call<'_, '_>) -> Built {
+    let input = c.tensor("input")?;
+    if c.ty(input).numel().is(0) {
+        return Ok(Out::Value(input));
+    }
     if !c.flag("training")? {
         return Ok(Out::Value(by_running(c)?));
     }
