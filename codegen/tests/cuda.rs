@@ -111,19 +111,17 @@ fn one_tile_runs_at_every_number_of_rows() {
     let Sample::Graph(moe) = sample(OpCode::Moe) else { panic!("a block has a kernel") };
     let Sample::Graph(matmul) = sample(OpCode::MatMul) else { panic!("a product has a kernel") };
     let (moe, matmul) = (emitted(&moe, TARGETS[3]), emitted(&matmul, TARGETS[3]));
-    for tokens in [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 255, 4096, 1 << 20] {
+    for tokens in [1, 7, 8, 9, 15, 16, 17, 33, 64, 65, 255, 4096, 1 << 20] {
         let ran = |entry: &str| running(&moe, entry, tokens);
         // A few tokens find their experts by themselves, and are a block in one launch.
-        assert_eq!(ran("moe_bf16_few_tokens"), usize::from(tokens <= 8), "at {tokens}");
+        assert_eq!(ran("moe_bf16_few_tokens"), usize::from(tokens <= 16), "at {tokens}");
         for entry in ["expert_dispatch", "moe_combine"] {
-            assert_eq!(ran(entry), usize::from(tokens > 8), "{entry} at {tokens}");
+            assert_eq!(ran(entry), usize::from(tokens > 16), "{entry} at {tokens}");
         }
-        // These experts are light: more tokens take a launch for each projection.
-        assert_eq!(
-            [ran("moe_bf16_few_rows"), ran("moe_up"), ran("moe_down")],
-            [0, 1, 1].map(|n| n * usize::from(tokens > 8)),
-            "at {tokens}"
-        );
+        // Both projections are one launch up to 16 rows for each of 8 experts, which two choices of 64 tokens are.
+        let few = usize::from((17..=64).contains(&tokens));
+        let each = usize::from(tokens > 64);
+        assert_eq!([ran("moe_bf16_few_rows"), ran("moe_up"), ran("moe_down")], [few, each, each], "at {tokens}");
         assert_eq!(running(&matmul, "matmul", tokens), 1, "matmul at {tokens}");
     }
     assert_eq!(running(&matmul, "matmul", 0), 0);

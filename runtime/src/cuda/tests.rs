@@ -166,14 +166,14 @@ fn everything_is_freed() {
 
 #[test]
 fn memory_that_is_not_there_is_an_error_with_sizes() {
-    // A session's counters take 16 KiB.
-    let fake = device(20_480);
+    // A session's counters take 256 KiB.
+    let fake = device(266_240);
     let executable = load(&fake);
     let (large, bindings) = x(1000);
     let error = executable.run(&[large], &bindings).unwrap_err();
     assert_eq!(error.fault(), Fault::Environment);
     let text = error.to_string();
-    for part in ["`toy`", "bytes of device memory", "of 20480 are free"] {
+    for part in ["`toy`", "bytes of device memory", "of 266240 are free"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     let (small, bindings) = x(3);

@@ -83,11 +83,12 @@ fn block(sizes: Sizes) -> Plan {
 fn inputs(sizes: Sizes, tokens: i64) -> Vec<Tensor> {
     let scrambled =
         |len: i64, seed: u64| (0..len as u64).map(move |i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ seed << 7) >> 40);
-    let tensor = |shape: &[i64], seed: u64, scale: f64, limit: u64| {
-        let values: Vec<f64> =
-            scrambled(shape.iter().product(), seed).map(|x| ((x % limit) as f64 - (limit / 2) as f64) * scale).collect();
+    let tensor = |shape: &[i64], seed: u64, scale: f32, limit: u64| {
+        let values = scrambled(shape.iter().product(), seed).map(|x| ((x % limit) as f32 - (limit / 2) as f32) * scale);
+        // The upper half of an f32 is a bf16.
+        let bytes: Vec<u8> = values.flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect();
         let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
-        Tensor::from_slice(DType::Bf16, &shape, &values).unwrap()
+        Tensor::from_bytes(DType::Bf16, &shape, &bytes).unwrap()
     };
     let Sizes { experts, .. } = sizes;
     vec![

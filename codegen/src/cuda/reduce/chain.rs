@@ -79,7 +79,8 @@ impl Stage {
         let kind = self.kinds[i];
         Ok(match kind {
             _ if keyed && self.has_keys(i) => {
-                let stored = ctype::storage(self.prologue.results[i].1)?;
+                // Beside other reductions the prologue may hand the number on widened; its bits are those that it is stored in.
+                let stored = self.element(i).map_or(Ok("u8"), ctype::storage)?;
                 format!("ArgKeyState<{}, {}, {stored}>", ctype::opmath(self.value(i))?, kind == ReduceKind::Argmax)
             }
             _ if self.rounds(i) => format!("RoundedProdState<{}>", ctype::storage(self.prologue.results[i].1)?),

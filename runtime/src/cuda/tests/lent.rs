@@ -152,7 +152,7 @@ impl Allocator for Pool {
     fn allocate(&self, _: usize, bytes: u64) -> Option<u64> {
         let block = vec![0u128; (bytes as usize).div_ceil(16)];
         let address = block.as_ptr() as u64;
-        (bytes < 1 << 16).then(|| self.0.lock().unwrap().push((address, block)))?;
+        (bytes < 1 << 19).then(|| self.0.lock().unwrap().push((address, block)))?;
         Some(address)
     }
 
@@ -175,7 +175,7 @@ fn memory_comes_from_the_callers_allocator() {
     check(3, &executable.run(&[small], &bindings).unwrap());
     assert_eq!(pool.0.lock().unwrap().len(), 3, "weights, counters, arena");
     assert_eq!(fake.state().usage().0, 0, "nothing is the driver's");
-    let (large, bindings) = x(5000);
+    let (large, bindings) = x(50_000);
     let error = executable.run(&[large], &bindings).unwrap_err().to_string();
     assert!(error.contains("the intermediate values of `toy`"), "{error}");
     drop(executable);
