@@ -78,6 +78,9 @@ pub enum AheadError {
     Choices(#[from] RuntimeError),
 }
 
+/// Which kernels a plan is to have for a target.
+pub type Choose<'a> = dyn Fn(&Plan, Target) -> Result<Choices, RuntimeError> + 'a;
+
 /// A model to compile.
 pub struct Model<'a> {
     /// What it computes.
@@ -87,7 +90,7 @@ pub struct Model<'a> {
     /// What the pipeline is to do for a device of this profile.
     pub options: Box<dyn Fn(DeviceProfile) -> Options + 'a>,
     /// Which kernels its plan is to have for this target.
-    pub choices: Box<dyn Fn(&Plan, Target) -> Result<Choices, RuntimeError> + 'a>,
+    pub choices: Box<Choose<'a>>,
 }
 
 impl Model<'_> {

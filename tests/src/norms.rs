@@ -73,7 +73,9 @@ impl Case {
             "fwd" | "dec" => 1 + loss,
             // Gradients by weights sum across lines; a mean's divisor is counted first.
             _ if what == "ce_sum" => 2 + usize::from(kind == "jdec") * rounded,
-            "joint" | "jdec" if what == "ce_smooth" => 3 + rounded + usize::from(kind == "jdec"),
+            // What is smoothed has a sum and a divisor of its own.
+            "joint" if what == "ce_smooth" => 4 + 2 * rounded,
+            "jdec" if what == "ce_smooth" => 4 + rounded,
             "joint" if what == "ce_mean" => 3 + rounded,
             "joint" | "jdec" if what.starts_with("ce_") => 3,
             "joint" | "jdec" => 2 + usize::from(what.contains("norm") || what.starts_with("rms")),

@@ -72,8 +72,7 @@ fn block(sizes: Sizes) -> Plan {
     program.results.push((product, DType::Bf16));
     let moe = Moe { program: program.into(), dtype: DType::Bf16 };
     let none = eglu::ir::Operand::None;
-    let operands =
-        vec![x.into(), gate.into(), none.clone(), up.into(), none.clone(), down.into(), none, ids.into(), scores.into()];
+    let operands = vec![x.into(), gate.into(), none, up.into(), none, down.into(), none, ids.into(), scores.into()];
     let y = call(&mut graph, "y", moe.into(), operands);
     graph.add_output(y.into(), OutputKind::User);
     lower(&graph).unwrap_or_else(|error| panic!("{sizes:?}: {error}"))
