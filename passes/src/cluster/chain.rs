@@ -35,7 +35,7 @@ pub(crate) fn group(partition: &mut Partition<'_>, norms: &[Norm], parts: &Parts
         }
         let growth = Growth { partition, lines, parts, context };
         let members = growth.members(id);
-        if growth.reads_whole_lines(&members) && growth.pays(&members) {
+        if super::chain_emit::reads_whole_lines(growth.partition.graph, &members) && growth.pays(&members) {
             partition.join(&members, Kind::Chain);
         }
     }
@@ -100,21 +100,6 @@ impl Growth<'_, '_> {
         }
         members.sort_unstable_by_key(|&id| partition.rank(id));
         members
-    }
-
-    /// True if what is read from outside has the lines' extents: the op takes them from its operands, so that a number spread over lines is none.
-    fn reads_whole_lines(&self, members: &[NodeId]) -> bool {
-        let (graph, full, bare) = (self.partition.graph, &self.lines.full, self.lines.bare());
-        let values = members.iter().flat_map(|&id| graph.node(id).operands.iter().filter_map(|o| o.value()));
-        let outside = values.filter(|value| !members.contains(&value.node) && !self.lines.is_position(graph, *value));
-        let shapes: Vec<&eglu_ir::Shape> = outside.map(|value| &graph.ty(value).shape).collect();
-        (0..full.len()).all(|i| {
-            let extent = |shape: &&eglu_ir::Shape| match **shape == bare {
-                true => shape.get(i) == Some(&full[i]),
-                false => (i + shape.len()).checked_sub(full.len()).and_then(|at| shape.get(at)) == Some(&full[i]),
-            };
-            full[i].is(1) || shapes.iter().any(extent)
-        })
     }
 
     /// True if a node, with what it is grouped with, can join the members.

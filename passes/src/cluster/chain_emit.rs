@@ -49,6 +49,19 @@ impl<'g> Group<'g> {
         Some(group)
     }
 
+    /// True if what is read has the lines' extents: the op takes them from its operands, so that a number spread over lines is none.
+    fn reads_whole_lines(&self) -> bool {
+        let full = &self.lines.full;
+        let as_read = self.captures.iter().map(|&(value, lifted)| {
+            let ones = if lifted { self.lines.dims.len() } else { 0 };
+            let shape = self.graph.ty(value).shape.iter().cloned();
+            shape.chain((0..ones).map(|_| eglu_ir::Dim::from(1))).collect::<Shape>()
+        });
+        let shapes: Vec<Shape> = as_read.collect();
+        let has = |shape: &Shape, i: usize| (i + shape.len()).checked_sub(full.len()).is_some_and(|at| shape[at] == full[i]);
+        (0..full.len()).all(|i| full[i].is(1) || shapes.iter().any(|shape| has(shape, i)))
+    }
+
     fn operands(&self, id: NodeId) -> impl Iterator<Item = Value> + use<'g> {
         self.graph.node(id).operands.iter().filter_map(|o| o.value())
     }
@@ -305,10 +318,18 @@ fn accumulated(reduce: &Reduce, x: DType) -> DType {
     if matches!(reduce.kind, ReduceKind::Any | ReduceKind::All) { x } else { reduce.dtype }
 }
 
+/// True if a group of these members can be one op.
+pub(crate) fn reads_whole_lines(graph: &Graph, members: &[NodeId]) -> bool {
+    Group::new(graph, members).is_some_and(|group| group.reads_whole_lines())
+}
+
 /// Emits a group as one op.
 pub(crate) fn emit(rebuild: &mut Rebuild<'_>, members: &[NodeId]) -> Result<(), GraphError> {
     let graph = rebuild.old;
-    let Some(group) = Group::new(graph, members) else { return Ok(()) };
+    // Grouped further, members may make within the lines all that had their extents.
+    let Some(group) = Group::new(graph, members).filter(Group::reads_whole_lines) else {
+        return members.iter().try_for_each(|&id| rebuild.copy(id));
+    };
     let (mut prologues, mut kinds, mut epilogues) = (Vec::new(), Vec::new(), Vec::new());
     for pass in 0..group.passes {
         let (prologue, more) = group.prologue(pass)?;
